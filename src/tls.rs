@@ -107,7 +107,7 @@ impl TlsError {
         }
     }
 
-    /// What a fault names as expected.
+    /// The expectation, for the text of a fault.
     pub fn expected(&self) -> &'static str {
         match self {
             Self::Unreadable { path, error: FileError::Io(error) }

@@ -12,9 +12,10 @@ use crate::mix::SplitMix;
 const MAX_DRAWS: usize = 8;
 /// Number of points of the ring to visit before all endpoints are inspected.
 const MAX_POINTS: usize = 64;
-/// The bound of consistent hashing: an endpoint's load is at most 5/4 of the mean for its weight...
+/// The bound of consistent hashing: an endpoint's load is at most 5/4 of the mean for its weight, or
+/// [`MIN_LOAD_BOUND`] if that is more.
 const LOAD_BOUND: (u64, u64) = (5, 4);
-/// ...or this number of requests, if that is more: a lower bound would scatter a caller's requests.
+/// Minimum of that bound, in requests: a lower bound would scatter a caller's requests.
 const MIN_LOAD_BOUND: u64 = 4;
 
 /// The cost of an endpoint without a response so far, while it has requests in flight, so that it gets one
@@ -113,8 +114,8 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         let Some(second) = self.draw(table, Some(first)) else {
             return Some(Pick { index: first, reason: Reason::OnlyAvailable });
         };
-        // An endpoint that fails must get at most its share, however low its load: with two endpoints, it is
-        // always the other one.
+        // A failing endpoint must get at most its share, however low its load. With only two endpoints,
+        // every choice compares both.
         if !self.succeeds(second) {
             return Some(Pick { index: first, reason: Reason::DrawnByWeight { other: second } });
         }
@@ -145,9 +146,9 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         weight != other && self.random.below(weight + other) < weight
     }
 
-    /// The second endpoint if, with this request, its requests for its weight are at most those of the first.
-    /// With equal weights it then has fewer. Otherwise the first, which was drawn by its weight, so that
-    /// without load each endpoint has its share.
+    /// The second endpoint if its requests, including this one, are at most those of the first, both
+    /// relative to weight. With equal weights, the second then has fewer. Otherwise the first: it was drawn
+    /// by weight, so each endpoint has its share while there is no load.
     fn fewer_requests(&self, first: usize, second: usize) -> Pick {
         let (in_flight, other_in_flight) =
             (self.view.in_flight(first), self.view.in_flight(second));

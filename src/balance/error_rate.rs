@@ -132,8 +132,8 @@ mod tests {
     }
 
     /// The share of requests that the first endpoint gets from `from` to `until` seconds, at 1,000 requests a
-    /// second. It fails its requests at once while `fails` is true for the second; the others answer after 20
-    /// ms.
+    /// second. It fails its requests at once in each second for which `fails` is true; the others answer
+    /// after 20 ms.
     fn share(
         (policy, size, reads): (Policy, usize, Reads),
         (from, until): (u64, u64),

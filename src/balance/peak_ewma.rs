@@ -13,8 +13,8 @@ use crate::clock::CoarseTime;
 /// The time constant of the decay, in ms. After it, a peak's excess has fallen to 1/e.
 const DECAY: f32 = 10_000.0;
 
-/// The age, in ms, at which the last observation counts 1/e of its weight under [`DECAY`] alone. A failed
-/// endpoint is tried again after about 10 s if others respond within 1 ms.
+/// The age of the last observation, in ms, at which its weight is 1/e of what [`DECAY`] alone would leave.
+/// A failed endpoint is tried again after about 10 s if others respond within 1 ms.
 const DOUBT: f32 = 4_000.0;
 
 /// Minimum latency to record for a failure, in us. Otherwise an endpoint that fails quickly would look fast.

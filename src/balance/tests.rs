@@ -72,7 +72,7 @@ fn input(request: u64) -> PickRequest<'static> {
     }
 }
 
-/// The number of requests that each endpoint gets of `requests` idle ones.
+/// The number of requests that each endpoint gets if `requests` are sent while the loads stay as they are.
 fn counts(balancer: &Balancer, fleet: &Fleet, requests: u64) -> Vec<u64> {
     let mut counts = vec![0; balancer.len()];
     for request in 0..requests {

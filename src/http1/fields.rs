@@ -48,7 +48,7 @@ impl Fields {
         Self { bytes: Buffer::with_capacity(256), spans }
     }
 
-    /// An empty list behind the bytes that `bytes` already has.
+    /// An empty list, whose fields will follow the content of `bytes` in the same buffer.
     pub(super) fn starting_with(bytes: Buffer) -> Self {
         Self { bytes, spans: FieldSpans::with_capacity(INITIAL_FIELDS) }
     }

@@ -187,9 +187,9 @@ impl<S: StartLine> HeadParser<S> {
     }
 }
 
-/// Parses a head at the start of `bytes`. The parser is in `stored` while the head is incomplete; `begin` makes
-/// a new one. Returns the result of `finish` for the complete head, and the number of bytes used: 0 while the
-/// head is incomplete.
+/// Parses a head at the start of `bytes`, with the parser in `stored` or a new one from `begin`. While the
+/// head is incomplete, the parser stays in `stored`. Returns the result of `finish` for the complete head,
+/// and the number of bytes used: 0 while the head is incomplete.
 ///
 /// # Errors
 /// The head is malformed, or exceeds its bounds.

@@ -1,10 +1,11 @@
 //! The canonical form of the credentials in `Authorization`.
 //!
-//! Upstreams agree only on `Bearer TOKEN`. For any other value, many take the second word under any scheme, some
-//! the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as `Bearer a`. So a single
-//! word is the token, under any scheme or none. After `Bearer` it is a `token68`, and a signed token has one
-//! spelling (see [`super::signed`]). `Basic` is decoded leniently. Parameter lists (`Digest`, AWS signatures) are
-//! counted whole, with their scheme. Other values are rejected: each spelling would be a new caller.
+//! Upstreams agree only on `Bearer TOKEN`. For any other value, they differ: many take the second word
+//! under any scheme, some take the last word, some take the value without `Bearer `, and Rails reads
+//! `Token token="a"` as `Bearer a`. So a single word is the token, under any scheme or none. After `Bearer`
+//! it is a `token68`, and a signed token has one spelling (see [`super::signed`]). `Basic` is decoded leniently.
+//! Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other values are
+//! rejected: each spelling would be a new caller.
 
 use std::borrow::Cow;
 
@@ -111,9 +112,9 @@ fn is_scheme_alone(word: &[u8]) -> bool {
     word.len() <= 16 && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
 }
 
-/// True if `word` can only be the name of a scheme. Some upstreams read the whole value as the token and skip
-/// characters outside of its alphabet: a token in place of the scheme would get a new spelling from each word
-/// after it.
+/// True if `word` can only be the name of a scheme. Some upstreams read the whole value as the token and
+/// skip characters outside of its alphabet. If `word` were a token, each text after it would be a new
+/// spelling of that token.
 fn is_scheme(word: &[u8]) -> bool {
     const MAX_LENGTH: usize = 24;
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';

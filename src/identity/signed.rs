@@ -14,8 +14,8 @@
 //! | PASETO | `v1.` to `v4.`, then `local.` or `public.` |
 //! | Fernet | base64 of its version and a time |
 //!
-//! A format is recognised by text that the signature covers, or as leniently as decoders read it, so that every
-//! spelling of a token is recognised.
+//! The gateway recognises every spelling of a token: it looks for text that the signature covers, or reads
+//! the token as leniently as decoders do.
 
 use std::borrow::Cow;
 

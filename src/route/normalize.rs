@@ -55,8 +55,9 @@ pub fn normalize(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, PathError
     remove_dot_segments(&decoded, slashes).map(Cow::Owned)
 }
 
-/// The form of a normal path that routes and keys use: [`without_parameters`], with the escapes decoded that a
-/// request need not send, because upstreams read `%40` as `@`. The forwarded path keeps its escapes.
+/// The form of a normal path that routes and keys use: [`without_parameters`], and each escape decoded if a
+/// request may send its character unescaped: upstreams read `%40` as `@`. The forwarded path keeps its
+/// escapes.
 ///
 /// ```
 /// use tidegate::route::normalize::{Slashes, routed_form};

@@ -9,9 +9,9 @@
 //! A route that does not allow the request's method does not match, however specific it is. If no matching
 //! route allows the method, the lookup returns the methods that these routes allow.
 //!
-//! Routes of one pattern and method may differ by their [`Conditions`]: routes with more tests come first, then
-//! routes with a weight, otherwise the order of the configuration counts; the one without conditions is last. A
-//! route whose conditions are not met does not match.
+//! Routes of one pattern and method may differ by their [`Conditions`]. Routes with more tests come first. Of
+//! routes with equally many tests, the ones with a weight come first. Otherwise the order of the configuration
+//! decides. The route without conditions is last. A route whose conditions are not met does not match.
 
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};

@@ -63,7 +63,8 @@ struct Shape {
     prefix: usize,
 }
 
-/// What a partly fixed segment has beside its fixed text; the greater one is more specific.
+/// The part of the path that a partly fixed segment matches besides its fixed text; the greater one is more
+/// specific.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum PartialRest {
     /// The rest of the path: `prefix{*name}`.

@@ -22,7 +22,7 @@ impl UrlTemplate {
     /// Parses a URL that starts with `http://`, `https://`, `{scheme}://` or `/`.
     ///
     /// # Errors
-    /// What is wrong: the start, a character that a URL cannot have, or a variable in the host that may not be one.
+    /// What is wrong: the start, a character that a URL cannot have, or a variable other than `{host}` in the host.
     pub fn parse(text: &str) -> Result<Self, String> {
         let template = Template::parse(text)?;
         let is_url_byte =

@@ -57,8 +57,9 @@ impl TlsFile {
         Self { path: self.path.clone(), digest }
     }
 
-    /// True if `now`, the same file read again, exists with other content, or was missing before. A missing file is
-    /// not a change: it is missing for a moment while it is replaced.
+    /// True if `now`, a later reading of the same file, has other content, or if the file exists now but
+    /// was missing before. A file that is missing now is no change: it may be in the middle of a
+    /// replacement.
     pub fn has_changed(&self, now: &Self) -> bool {
         now.digest.is_some() && now.digest != self.digest
     }

@@ -15,8 +15,9 @@ use rustls::{
 
 use super::{Validity, ValidityProblem, provider};
 
-/// Accepts each certificate that the TLS library accepts, and also a listed certificate that is its own authority:
-/// the library refuses a server with one. The name and the validity are checked in both cases.
+/// Accepts each certificate that the TLS library accepts. Also accepts a listed certificate that is its own
+/// authority, which the library refuses as a server's certificate. The name and the validity are checked in
+/// both cases.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     issued: Arc<WebPkiServerVerifier>,

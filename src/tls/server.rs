@@ -144,7 +144,8 @@ impl ServerNames {
     ///
     /// # Errors
     ///
-    /// Two certificates have one name, which is returned with their indexes: the selection would be arbitrary.
+    /// Two certificates have the same name, so the selection would be arbitrary. Returns the name and their
+    /// indexes.
     pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
         let (mut exact, mut wildcards) = (IndexByName::default(), IndexByName::default());
         for (index, entry) in entries.iter().enumerate() {

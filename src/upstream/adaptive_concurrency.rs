@@ -9,9 +9,9 @@
 //! limit    = gradient × limit + headroom,   headroom = min(√limit, limit / 4)
 //! ```
 //!
-//! - **Windows** last 100 ms, or one latency if that is longer, and have 100 attempts, or fewer if 100 take
-//!   more than a second. Their latency is the geometric mean. Attempts sent before the last decrease do not
-//!   count: they waited in the queue that the decrease shortens.
+//! - **Windows** last at least 100 ms, or one base latency if that is longer. They have at least 100
+//!   attempts, or fewer if 100 take more than a second. Their latency is the geometric mean. Attempts sent
+//!   before the last decrease do not count: they waited in the queue that the decrease shortens.
 //! - **Base latency** is tracked while less than half of the limit is in use. Under load it is measured once
 //!   a minute, and when the latency stays above twice the base: the limit is halved until the latency falls
 //!   no further. Envoy instead measures at 3 requests in flight, and refuses more meanwhile.
@@ -193,7 +193,7 @@ impl AdaptiveLimit {
             self.set_limit(self.limit / 2.0, now);
             return;
         }
-        // Not `previous`, which may have been low by chance: it was chosen because it was low.
+        // Not `previous`: a latency that is selected because it is low may be low by chance.
         self.end_measurement(limit, latency, now);
     }
 

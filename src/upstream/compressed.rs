@@ -33,7 +33,7 @@ impl Compressed {
         self.compressor.is_finished()
     }
 
-    /// Reads once, and appends the compressor's ready output to `out`; all of its output if the upstream
+    /// Reads once, and appends the compressor's ready output to `out`, or all of its output if the upstream
     /// pauses. Ready with the number of bytes appended. `read` appends arrived bytes to its buffer, and
     /// returns true if the body is complete; only then is the end written.
     pub(super) fn poll_body(

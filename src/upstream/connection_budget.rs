@@ -41,7 +41,7 @@ impl ConnectionBudget {
     /// Counts a connection that is about to be opened.
     ///
     /// # Errors
-    /// The maximum is open. The error is the system's for a missing file descriptor.
+    /// `EMFILE`, as if the process lacked a file descriptor: the maximum number of connections is open.
     pub(super) fn count_opened(&self) -> io::Result<()> {
         self.open.try_add(1, self.max).then_some(()).ok_or_else(|| Errno::MFILE.into())
     }

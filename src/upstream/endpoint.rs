@@ -183,7 +183,7 @@ impl EndpointState {
         PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
     }
 
-    /// The latency, or `None` before the first response: until then it reflects failures only.
+    /// The latency; `None` before the first response, because only failures determine it until then.
     pub fn observed_latency(&self, now: CoarseTime) -> Option<u64> {
         self.has_responded().then(|| self.latency(now)).filter(|micros| *micros > 0)
     }
@@ -194,8 +194,9 @@ impl EndpointState {
         ended > connect + reset + timeout
     }
 
-    /// True if a connect failed because the gateway lacks a descriptor, a port or memory. If the endpoint has
-    /// never responded, ports cannot have run out: the gateway has no address that reaches it.
+    /// True if a connect failed because the gateway lacks a descriptor, a port or memory. An unavailable
+    /// address counts only if the endpoint has responded before. Otherwise the gateway has not run out of
+    /// ports, but has no address that reaches the endpoint.
     pub(super) fn is_own_shortage(&self, error: &io::Error) -> bool {
         is_own_shortage(error) && (!is_address_unavailable(error) || self.has_responded())
     }

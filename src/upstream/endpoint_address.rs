@@ -21,7 +21,7 @@ impl EndpointAddress {
         Self { source: target.clone(), target: target.clone(), weight, priority: 0 }
     }
 
-    /// The same address after a reload that sets its target to `source` with `weight`; `None` if that is
+    /// This address after a reload that changes its target to `source` and `weight`; `None` if `source` is
     /// another target.
     pub(super) fn adapted_to(&self, source: &Target, weight: u32) -> Option<Self> {
         if self.source.address != source.address {

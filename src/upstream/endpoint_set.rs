@@ -68,7 +68,7 @@ struct SetHealth {
     is_replaced: bool,
 }
 
-/// What all sets of an upstream have.
+/// The parts that all sets of an upstream share.
 struct SetParts<'a> {
     upstream: &'a str,
     servers: &'a Arc<Servers>,
@@ -196,8 +196,8 @@ impl EndpointSet {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now` of the health's clock; `None` if all endpoints that
-    /// `input` does not exclude are down, ejected or full.
+    /// Chooses an endpoint for an attempt at `now`, a time of the health's clock; `None` if all endpoints
+    /// that `input` does not exclude are down, ejected or full.
     pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = View { set: self, group, now };

@@ -245,10 +245,11 @@ impl LoadBalancer {
     /// Sends `outgoing` to one server and waits for the response's head.
     ///
     /// If nothing was sent, or the server has certainly not processed the request, it is sent on another
-    /// connection. If the server may have seen it, it is retried only if that is safe, and only for the
-    /// failures and as often as the upstream's settings allow, within the retry budget, on another server if
-    /// there is one. If the server has closed an idle connection, a new one is opened, outside of the budget.
-    /// `attempts` is updated at each attempt, so it is valid even if this future is dropped.
+    /// connection. A request that the server may have seen is retried only if that is safe. The upstream's
+    /// settings list the failures to retry and bound the number of retries; the retry budget also bounds
+    /// them. A retry goes to another server if there is one. If the server has closed an idle connection, a
+    /// new one is opened without a charge to the budget. `attempts` is updated at each attempt, so it is
+    /// valid even if this future is dropped.
     ///
     /// # Errors
     /// No server responded, or the client's body failed.
@@ -273,7 +274,7 @@ impl LoadBalancer {
             let record = AttemptRecord { index, kind, start, concurrency: in_flight.count };
             retries.new_connections += u32::from(!connection.is_reused());
             if outgoing.has_body_started() && matches!(connection, UpstreamConnection::Http2(_)) {
-                // The body's bytes read so far are framed for HTTP/1.
+                // The bytes of the body read so far are framed for HTTP/1, so HTTP/2 cannot send them.
                 let error = io::ErrorKind::ConnectionReset.into();
                 return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
             }

@@ -34,9 +34,9 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 /// Maximum number of bytes of a request's body that wait for the server, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Padding charged to unread DATA frames of a connection's streams: each counts as at least 256 bytes, up to
-/// this total. The total allows about 130,000 frames until the streams' tasks run, of which each stream's
-/// window allows 13,000 of ten bytes.
+/// Maximum total padding charged to a connection's unread DATA frames, each of which counts as at least 256
+/// bytes. It allows about 130,000 frames until the streams' tasks run. One stream's window allows 13,000
+/// frames of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 32 * 1024 * 1024;
 /// Maximum number of exchanges, cancelled in the last second, whose late frames are ignored.
 const MAX_REMEMBERED_RESETS: usize = 1024;

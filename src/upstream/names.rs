@@ -82,8 +82,8 @@ async fn resolve_upstream(
     drop(first);
 }
 
-/// Waits until the names may have changed since `resolved`, by the clock's uptime: until `ttl` has passed, a
-/// target fails, or the configuration changes.
+/// Waits until the names may have changed: until `ttl` has passed since `resolved`, a target fails, or the
+/// configuration changes. `resolved` is an uptime of the clock.
 async fn wait_for_doubt(
     state: &UpstreamRuntime,
     resolved: Uptime,

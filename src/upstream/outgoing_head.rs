@@ -213,7 +213,7 @@ impl OutgoingHead<'_> {
     fn write_peer(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
         let fields = &self.client.fields;
         if self.drops(b"x-forwarded-for") {
-            // The route's own, or none.
+            // The route sets its own value, or removes the field.
         } else if self.is_trusted {
             push_list(out, fields, "x-forwarded-for", &self.peer.address);
         } else {
@@ -227,7 +227,7 @@ impl OutgoingHead<'_> {
         }
     }
 
-    /// Writes `X-Forwarded-Prefix` if a prefix was stripped, after a trusted peer's prefix.
+    /// Writes `X-Forwarded-Prefix` if a prefix was stripped: a trusted peer's prefix, then the stripped one.
     fn write_prefix(&self, out: &mut impl FieldSink) {
         let Some(prefix) = self.prefix else { return };
         if self.drops(FORWARDED_PREFIX.as_bytes()) {
@@ -307,9 +307,9 @@ impl AttemptHead<'_> {
         out.push_field(b"traceparent", &parent.format());
     }
 
-    /// Writes `X-Forwarded-Host` with the client's `Host`, unless a trusted peer's was forwarded, and `Host`
-    /// unless it is the client's. An HTTP/1.0 request without `Host` gets the fallback, because the forwarded
-    /// request is HTTP/1.1.
+    /// Writes `X-Forwarded-Host` with the client's `Host`, unless a trusted peer's field was forwarded.
+    /// Then writes `Host`, unless the client's was forwarded. An HTTP/1.0 request without `Host` gets the
+    /// fallback, because the forwarded request is HTTP/1.1.
     fn write_host(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
         let head = self.head;
         let sent = head.client.fields.get("host");

@@ -3,7 +3,7 @@
 
 use crate::clock::CoarseTime;
 
-/// Time of waiting for the client over which its rate is measured, in ms.
+/// Time spent waiting for the client, in ms, over which its rate is measured.
 pub(super) const WINDOW: u64 = 10_000;
 /// The same for a transfer beyond the client's share of the places, in ms.
 pub(super) const EXCESS_WINDOW: u64 = 2_000;

@@ -1,8 +1,8 @@
 //! [`PendingQueue`]: requests that wait for a target with room, in the order of their arrival.
 //!
-//! No client address can keep others out. If the queue is full, a request displaces the newest request of an
-//! address that has at least two more in the queue. Other requests pass a request that waits for its own
-//! client's share.
+//! No client address can keep others out. If the queue is full, a request displaces the newest request of
+//! an address that has at least two more in the queue. Other requests overtake a request that waits because
+//! its own client holds its share.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Maximum number of requests, newest first, among which one to displace is searched.
+/// Maximum number of requests to inspect, newest first, for one to displace.
 const MAX_DISPLACEABLE: usize = 64;
 
 /// The waiting requests of an upstream. The first one is woken when a place is free, and stays first until it
@@ -63,7 +63,7 @@ impl PendingQueue {
         self.len() == 0
     }
 
-    /// True if a request waits for a place that a new one would take.
+    /// True if a request waits that new requests may not overtake.
     pub(super) fn has_first(&self) -> bool {
         !self.is_empty() && self.queue.lock().waiters.iter().any(|waiter| !waiter.is_passed_over())
     }
@@ -153,8 +153,9 @@ impl PendingTicket<'_> {
         self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)
     }
 
-    /// Lets others pass this request while it waits for its client's share, or stops that. Letting them pass
-    /// wakes the next one, because this one may have been woken for a place that it does not take.
+    /// Sets whether other requests may overtake this one, which waits because its client holds its share.
+    /// When that begins, wakes the next request: this one may have been woken for a place that it does not
+    /// take.
     pub(super) fn set_passed_over(&self, is_passed_over: bool) {
         let was_passed_over = self.waiter.is_passed_over.swap(is_passed_over, Ordering::AcqRel);
         let begins = is_passed_over && !was_passed_over;

@@ -257,7 +257,7 @@ impl Pool {
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
-    /// True if the bound of connections allows to open one, or to wait for one that is being opened.
+    /// True if the request may open a connection within the bound, or may wait for one that is being opened.
     pub(super) fn has_room(&self, wanted: LinkWanted) -> bool {
         let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
         let max = wanted.max_connections;

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{http1::BodyEncoder, transport::read_buffer::READ_SIZE};
 
-/// Bytes of a response that are read ahead to free its place at the target, and the place itself once the
-/// buffer is full.
+/// Bytes of a response, read ahead so that its place at the target becomes free. While the client does not
+/// read and the buffer is full, it also holds the place.
 pub(super) struct ReadAhead {
     pub(super) bytes: Vec<u8>,
     /// Number of `bytes` that were taken.

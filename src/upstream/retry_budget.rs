@@ -86,7 +86,8 @@ impl RetryBudget {
     }
 }
 
-/// The delay before a retry, in ms: half to all of 25 ms, which doubles with each retry up to 250 ms.
+/// The delay before a retry, in ms: random, between half of a maximum and the maximum. The maximum is 25 ms
+/// for the first retry and doubles with each further one, up to 250 ms.
 ///
 /// `retry` is 1 for a request's first retry. `random` are random bits for the jitter, so that requests that
 /// failed together are not retried together.

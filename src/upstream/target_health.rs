@@ -275,7 +275,7 @@ impl UpstreamHealth {
             let wait = target.last_duration.min(ALL_DOWN_TRIAL_INTERVAL);
             target.state = TargetState::Ejected { since: now, until: now.saturating_add(wait) };
         } else {
-            // A failed trial always follows its ejection.
+            // Doubles the duration: a failed trial counts as a failure right after the return.
             target.returned_at = now;
             let duration = target.eject(&settings, now);
             let cause = EjectionCause::Trial(failure);

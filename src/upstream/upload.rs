@@ -143,7 +143,7 @@ impl BufferedUpload {
         Poll::Pending
     }
 
-    /// True if the request takes a place although its body is neither complete nor fills its buffer.
+    /// True if the request must take a place before its body is complete.
     fn must_begin(
         &self,
         body: &mut BufferedBody,

@@ -52,7 +52,7 @@ impl RequestHead {
         if !is_http || !(path.is_empty() || path == "*" || path.starts_with('/')) {
             return Err(FramingError::Target);
         }
-        // As in HTTP/1, if the first line alone exceeds the bound.
+        // As in HTTP/1, the first line alone must not exceed the bound.
         let line = parts.method.as_str().len() + "  HTTP/1.1\r\n".len() + target.len();
         if line > bounds.bytes {
             return Err(FramingError::TargetTooLong(bounds.bytes));
@@ -60,7 +60,7 @@ impl RequestHead {
         let mut bytes = Buffer::with_capacity(256);
         bytes.extend_from_slice(target);
         let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
-        // With another protocol, it is refused as a plain CONNECT.
+        // A CONNECT for any other protocol is refused, like a plain CONNECT.
         let protocol = protocol.filter(|protocol| is_tunnelled(protocol));
         let method = if protocol.is_some() { Method::GET } else { parts.method.clone() };
         let target = RequestTarget::parse(target, 0, &method)?;

@@ -112,8 +112,7 @@ fn changed(text: &[u8], changes: &[(prop::sample::Index, u8, bool)]) -> Vec<u8> 
     text
 }
 
-/// The spellings of the last character of a signature that differ in its unused bits, and those in the other
-/// alphabet.
+/// The signature with each value of its last character's low bits, and the signature in the other alphabet.
 fn respelled(signature: &[u8]) -> Vec<Vec<u8>> {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (last, rest) = signature.split_last().unwrap();

@@ -1,6 +1,7 @@
 //! A simulated server with a queue, behind a limit on the requests in flight.
 //!
-//! Shared with `benches/balance.rs`, so of the crate it imports only what its parent has.
+//! `benches/balance.rs` includes this file, so it imports from the crate only the names in its parent
+//! module.
 
 use std::{
     cmp::Reverse,

@@ -56,8 +56,8 @@ pub(super) struct RequestAttempts<'r> {
     /// The time until which it stays in the queue; `None`: until its deadline.
     waits_until: Option<Uptime>,
     holder: Option<PlaceHolder<'r>>,
-    /// True if a target had room, but not for this client, which holds its share and may have to wait behind
-    /// others.
+    /// True if a target had room, but not for this request, because its client holds its share. Other
+    /// requests in the queue then overtake it.
     is_share_full: bool,
 }
 
@@ -200,7 +200,7 @@ impl<'r> RequestAttempts<'r> {
         &mut self,
         retries: &mut Retries,
     ) -> Result<Attempt, UpstreamError> {
-        // Otherwise a client that holds its share would wait for itself.
+        // Releases the place that the body holds: otherwise a client with a full share would wait for itself.
         self.hold_upload(None);
         let mut acquired = self.find_connection(retries).await;
         self.ticket = None;

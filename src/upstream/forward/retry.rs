@@ -98,8 +98,8 @@ impl RequestAttempts<'_> {
         now.saturating_sub(attempt.start) >= now.saturating_sub(self.started) / 2
     }
 
-    /// Takes a retry from the budget if there is another endpoint, or a sole one. True if the request may be
-    /// sent again.
+    /// Takes a retry from the budget if another endpoint can be tried, or if the upstream has only one.
+    /// True if the request may be sent again.
     pub(super) fn can_try_another(&mut self, index: usize) -> bool {
         self.has_choice_without(index) && self.balancer.try_retry()
     }

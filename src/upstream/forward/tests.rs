@@ -153,7 +153,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     held.push(begin(0, other, true).unwrap());
     let unpaced = begin(0, other, false).unwrap();
     assert_eq!(begin(0, other, false).err(), Some(NoPlace::Full));
-    // A response that begins to wait is counted, whatever the share.
+    // A response that begins to wait for its client counts even beyond the client's share.
     let waiting =
         [unpaced.pace(CoarseTime::ZERO).unwrap(), unpaced.pace(CoarseTime::ZERO).unwrap()];
     let endpoint = endpoints.pools[0].endpoint();

@@ -139,8 +139,8 @@ impl Http2Slot {
         match result {
             Ok((head, stream)) => {
                 if let Some(unused) = tunnel.as_mut().filter(|_| head.status >= 300) {
-                    // The upgrade is refused with an ordinary response. An error would show when its body is
-                    // read.
+                    // The server refused the upgrade with an ordinary response. Reading its body reports an
+                    // error of this send.
                     let _ = unused.send_data(Bytes::new(), true);
                     tunnel = None;
                 }

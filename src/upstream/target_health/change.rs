@@ -28,7 +28,7 @@ pub enum HealthEvent {
         /// The duration, in ms.
         duration: u64,
     },
-    /// The target is not ejected, because the maximum share already is.
+    /// The target is not ejected, because the maximum share of targets is already ejected.
     KeptInService {
         /// The cause for which it would be ejected.
         cause: EjectionCause,

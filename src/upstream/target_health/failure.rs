@@ -13,7 +13,7 @@ pub enum Failure {
     Timeout,
     /// The response was malformed.
     Malformed,
-    /// As many consecutive responses broke off within their bodies as failures eject a target.
+    /// Consecutive responses broke off within their bodies: the number of failures that ejects a target.
     BrokenBodies,
     /// A status code that counts as a failure.
     Status(u16),

@@ -70,8 +70,8 @@ impl TargetHealth {
         Self { state: TargetState::SlowStart(now), ..Self::default() }
     }
 
-    /// The same target, drained or not. A drained one, with weight 0, does not count among the targets of
-    /// which a share may be ejected or one must be in service.
+    /// The same target, drained or not. A drained target, with weight 0, does not count for the maximum
+    /// share of ejected targets, nor as a target in service.
     #[must_use]
     pub fn with_weight(self, weight: u32) -> Self {
         Self { is_drained: weight == 0, ..self }

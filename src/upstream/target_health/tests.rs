@@ -68,7 +68,7 @@ fn a_failed_connect_ejects_at_once() {
     let mut health = health(2);
     let events = fail(&mut health, 0, Failure::Connect, 1, NOW);
     assert_eq!(events[0].to_string(), "ejected for 10 s: connect failed");
-    // The last one is not known to fail.
+    // The last target stays until it has failed the full number of times.
     assert!(fail(&mut health, 1, Failure::Connect, 4, NOW).is_empty());
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     let events = fail(&mut health, 1, Failure::Connect, 1, NOW);

@@ -21,8 +21,8 @@ impl RequestAttempts<'_> {
         Some(Claim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
     }
 
-    /// The number of places, at all targets, that clients hold beyond their shares. They return soon if
-    /// requests wait for them.
+    /// The number of places, at all targets, that clients hold beyond their shares. They become free soon
+    /// if requests wait for them.
     pub(super) fn excess_places(&self) -> u32 {
         let bounds = &self.endpoints.set.servers.bounds;
         if self.is_share_full || !bounds.is_bounded() {
@@ -42,8 +42,8 @@ impl RequestAttempts<'_> {
             && self.holder.is_some_and(|holder| endpoint.is_behind_waiting(holder.client, bounds))
     }
 
-    /// True if the request has waited long enough for a place that another client holds beyond its share. Places held
-    /// at a client's pace return soon.
+    /// True if the request has waited long enough for a place that another client holds beyond its share.
+    /// Places held at a client's pace become free soon.
     pub(super) fn has_waited_enough(&self) -> bool {
         let bounds = &self.endpoints.set.servers.bounds;
         self.waits_until.is_some_and(|until| self.clock().uptime() >= until)

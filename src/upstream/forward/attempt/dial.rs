@@ -106,8 +106,8 @@ impl RequestAttempts<'_> {
         in_flight.withdraw();
     }
 
-    /// Makes room after a `shortage` of the process, which is not a server's failure. From the second time
-    /// on, waits.
+    /// Makes room after a `shortage` of the process, which is not a server's failure. From the second call
+    /// on, also waits.
     #[cold]
     pub(super) async fn make_room(
         &self,

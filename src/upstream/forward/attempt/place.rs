@@ -18,7 +18,8 @@ const PENDING_CHECK: Duration = Duration::from_millis(100);
 /// The time that a request waits, with `max_pending: 0`, for places that other clients hold beyond their
 /// share.
 const EXCESS_WAIT: Duration = Duration::from_millis(250);
-/// `Retry-After`, in ms, of an upstream with unresolved names, or whose trial another request makes.
+/// `Retry-After`, in ms, if the names of an upstream are not resolved yet, another request makes the trial,
+/// or the request has failed at all endpoints in service.
 const SHORT_RETRY: u64 = 1_000;
 
 /// A chosen endpoint.

@@ -19,8 +19,8 @@ const DURATION: u64 = 60_000;
 const MAX_PAUSE: u64 = 40;
 /// Time for which a silent target keeps an attempt waiting, in ms.
 const TIMEOUT: u64 = 300;
-/// Maximum time without a target while one works: a trial that began before it worked, and the time until the
-/// next trial, with the requests needed to choose that target.
+/// Maximum time for which requests find no target although one works: the timeout of a trial that began
+/// before it worked, then the time until the next trial is due and a request chooses that target.
 const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
 
 /// A target's behavior until a time.
