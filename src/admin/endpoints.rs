@@ -40,7 +40,7 @@ pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
         "An OpenAPI 3.1 document",
         |_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }),
     );
-    // Described before it is served, so that it describes itself.
+    // Added before the description is made, so that the description contains its own endpoint.
     all.push(endpoint(path, MethodRouter::new(), [operation]));
     let document = Bytes::from(openapi::document(&all, authentication).to_string());
     if let Some(last) = all.last_mut() {

@@ -77,8 +77,8 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// `OpenMetrics` in text format 0.0.4: a counter's family has the name of its series, and there are no units,
-/// exemplars and end mark.
+/// Converts `OpenMetrics` to text format 0.0.4: a counter's family gets the name of its series, and units, exemplars
+/// and the end mark are left out.
 fn text_format(metrics: &str) -> String {
     let mut text = String::with_capacity(metrics.len() + metrics.len() / 16);
     // A family's `HELP` precedes its `TYPE`, and only `TYPE` identifies counters.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn accept_chooses_the_format() {
-        // Of Prometheus 2.42 and 3.
+        // What Prometheus 2.42 and Prometheus 3 send.
         let prometheus_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;\
              q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\

@@ -26,12 +26,12 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Those of a port that only this machine reaches: `localhost`, these `names`, and loopback addresses.
+    /// The accepted values for a port that only this machine reaches: `localhost`, `names` and loopback addresses.
     pub fn of_local_port(names: impl IntoIterator<Item = String>) -> Self {
         Self { is_local: true, names: names.into_iter().collect() }
     }
 
-    /// Those of any other port: `localhost`, these `names`, and IP addresses.
+    /// The accepted values for any other port: `localhost`, `names` and IP addresses.
     pub fn of_network_port(names: impl IntoIterator<Item = String>) -> Self {
         Self { is_local: false, names: names.into_iter().collect() }
     }

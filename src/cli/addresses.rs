@@ -22,7 +22,7 @@ pub(super) fn print(server: &Server) {
     let _ = stderr.write_all(line(listeners, admin).as_bytes());
 }
 
-/// The scheme of a listener's URLs, by its rules of TLS.
+/// The scheme of a listener's URLs. `tls` has the listener's certificates, if it has TLS.
 fn scheme<T>(tls: Option<&T>) -> &'static str {
     if tls.is_some() { "https" } else { "http" }
 }

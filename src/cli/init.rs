@@ -102,7 +102,8 @@ mod tests {
         assert!(count > 12, "{count} options");
     }
 
-    /// A comment has one space, an option none or an indentation.
+    /// True for the text after `#` if it begins with exactly one space. An option that is commented out has no space
+    /// there, or an indentation.
     fn is_comment(text: &str) -> bool {
         text.starts_with(' ') && !text.starts_with("  ")
     }

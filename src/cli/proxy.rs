@@ -168,7 +168,7 @@ fn target(text: &str) -> Result<String, String> {
     argument::<TargetUrl>(&url).map_err(|error| fault(&url, expected(error)))
 }
 
-/// True if the text consists of variables, without defaults.
+/// True if the text consists only of variables without defaults.
 fn is_all_variables(text: &str) -> bool {
     let mut rest = text;
     while let Some((name, after)) = rest.strip_prefix("${").and_then(|rest| rest.split_once('}')) {

@@ -29,7 +29,7 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shortest interval in which the watchdog can require progress of each worker.
 const MIN_WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The context of the process's start, besides the command and its options.
+/// What the process was started with, besides the command and its options.
 pub(super) struct Launch<'a> {
     /// The environment variables.
     pub(super) env: &'a Environment,

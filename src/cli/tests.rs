@@ -79,7 +79,7 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
         let (exit, printed) = output(&["check", "--config", path.to_str().unwrap()]);
         count += 1;
         if path.ends_with("tls.yaml") {
-            // Its certificates are on no machine. With them it loads: `examples_load` in tests/docs.
+            // Its certificates exist on no machine. `examples_load` in tests/docs loads it with certificates.
             let faults = ["tls.yaml:19:18: `/etc/tidegate/certs/", "the file does not exist"];
             assert!(faults.iter().all(|fault| printed.contains(fault)), "{printed}");
             continue;
@@ -402,7 +402,7 @@ routes:
     for value in ["internal", "v7", "100000"] {
         assert!(!printed.contains(value), "{value}: {printed}");
     }
-    // Without them, each is a fault.
+    // Without the variables, each reference is a fault.
     let (exit, printed) = output(&["check", &path]);
     assert_eq!((exit, printed.matches(" is not set, ").count()), (Exit::BadInput, 7), "{printed}");
 }

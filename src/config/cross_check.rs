@@ -11,7 +11,7 @@ use super::fault::{Fault, Location, Mismatch};
 use super::resolving::Resolving;
 use super::{Config, ConfigSource, EnvLookup, LoadedConfig};
 
-/// The disagreement of the other parser.
+/// Why the text is refused: the other parser refuses it, or reads it differently.
 pub(super) struct Disagreement {
     pub(super) fault: Fault,
     /// True if the other parser reports a syntax error.

@@ -94,7 +94,7 @@ mod tests {
         }
         assert_eq!(definition("StatusRange")["anyOf"][2]["minimum"], 100);
         assert_eq!(definition("RetryCondition")["anyOf"][2]["enum"][0], 502);
-        // Free text needs no exception, and a description stays where editors look for it.
+        // A value that accepts any text already accepts references. A description stays where editors look for it.
         assert_eq!(definition("UpstreamTls")["properties"]["name"]["anyOf"], Value::Null);
         assert!(definition("LimitConfig")["properties"]["quota"]["description"].is_string());
         assert_eq!(definition("LimitConfig")["properties"]["quota"]["anyOf"][0]["minimum"], 1);

@@ -7,7 +7,7 @@ use super::fault::Mismatch;
 /// Minimum length, in bytes, of a value that is masked inside words and outside of backticks. Shorter values
 /// are not secrets, and would match in any text.
 const LONG: usize = 6;
-/// Number of bytes of a value that must match. A longer value is also found if a message truncated it.
+/// Number of a value's first bytes that must match, so that a longer value is also found where a message truncated it.
 const TRUNCATED: usize = 32;
 
 /// Replaces values that came from the environment with their references as written.
@@ -17,7 +17,7 @@ pub(super) struct Masks {
     masks: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What a text, or a part of it, consists of.
+/// The kind of a text, or of a part of it: backticks separate the two kinds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum MaskedText {
     /// Words of a message, with values between backticks.
@@ -27,7 +27,7 @@ enum MaskedText {
 }
 
 impl MaskedText {
-    /// What follows a backtick.
+    /// The kind of the text after a backtick.
     fn other(self) -> Self {
         match self {
             Self::Message => Self::Values,

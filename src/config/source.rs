@@ -75,8 +75,7 @@ impl Unreadable {
                 // Indices count only the items that could be read.
                 let (faulty, readable): (Vec<_>, Vec<_>) =
                     items.iter().partition(|item| self.nodes.contains(&item.id));
-                // One path below the list stands for all faulty items. Indices begin at 0, so no readable
-                // item has it.
+                // One path without an index stands for all faulty items: no readable item has it.
                 self.paths.extend(faulty.first().map(|_| format!("{path}[]")));
                 for (index, item) in readable.into_iter().enumerate() {
                     self.locate_below(item, &format!("{path}[{index}]"));

@@ -1,6 +1,6 @@
 //! Constraints that the schema for editors adds to the types: ranges of durations and sizes as patterns,
-//! names of entries, non-empty lists, and keys that exclude each other. `check` refuses the same values; only
-//! `check` compares two values.
+//! names of entries, non-empty lists, and keys that exclude each other. `check` refuses the same values, and
+//! values that contradict each other, which a schema cannot compare.
 
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! Suggestions for misspelt names.
 
 /// The known name that is closest to `word`, by Damerau-Levenshtein distance; `None` if every distance
-/// exceeds a third of `word`'s length, or 1 if that is more.
+/// exceeds both 1 and a third of `word`'s length.
 pub fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (word.chars().count() / 3).max(1);
     let candidates = known.into_iter().map(|name| (distance(word, name), name));

@@ -14,9 +14,9 @@ pub struct RefusedCaller {
     pub limit: String,
     /// The keyed hash by which the limit counts the caller.
     pub key: u128,
-    /// The number of refusals: too large by at most `error`.
+    /// The number of refusals. It is too large by at most `error`.
     pub refusals: u64,
-    /// The most refusals that may belong to the caller whose place this one took.
+    /// The maximum part of `refusals` that belongs to callers that had this place before.
     pub error: u64,
 }
 

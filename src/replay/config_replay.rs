@@ -23,8 +23,8 @@ use crate::{
     store::memory::MemoryStore,
 };
 
-/// Expired counters are removed at most once per virtual second and once in this number of requests: scanning
-/// a part of the table more often would cost more than the requests.
+/// The minimum number of requests between two removals of expired counters, which are also at least one virtual
+/// second apart. Scanning a part of the table more often would cost more than the requests.
 const REQUESTS_PER_TICK: u32 = 1 << 16;
 
 /// One configuration in a replay.
@@ -226,7 +226,7 @@ impl ConfigReplay {
         limit_requests: &mut LimitRequests,
     ) -> Result<PlannedRequest, GatewayError> {
         if matches!(*method, Method::CONNECT | Method::TRACE) {
-            // A log may not have the target of a `CONNECT`, which is a host.
+            // Refused whatever the target is: that of a `CONNECT` is a host, which a log may lack.
             return Err(GatewayError::MethodNotSupported(method.clone()));
         }
         let host = if request.host.is_empty() { "localhost" } else { request.host };
@@ -327,7 +327,7 @@ impl ConfigReplay {
         for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
             let Some(decided) = outcome.decided() else { continue };
             let (decision, limit) = (&decided.decision, charge.limit.index);
-            // A candidate has the index of its limit, but is not counted as that limit.
+            // A candidate has its limit's index, but does not count among the limit's decisions.
             if charge.limit.name() == self.snapshot.limits[limit].limit.name() {
                 let counts = &mut self.limits[limit];
                 if decision.admitted {
@@ -359,7 +359,7 @@ impl ConfigReplay {
         }
     }
 
-    /// Removes expired counters when it is due.
+    /// Removes expired counters if a removal is due.
     fn tick(&mut self, now: StoreTime) {
         let (last, requests) = &mut self.last_tick;
         *requests += 1;

@@ -44,7 +44,7 @@ pub struct DecisionCounts {
     pub first_refusal: Option<LogEvent>,
     /// The minute with the most refusals: its start, in ms since the epoch, and their number.
     pub worst_minute: Option<(StoreTime, u64)>,
-    /// The last minute with refusals, as in `worst_minute`.
+    /// The latest minute with refusals, in the form of `worst_minute`.
     last_minute: (StoreTime, u64),
 }
 

@@ -39,7 +39,7 @@ struct ProcessLine {
 
 /// True for a line of the process log, which by default shares standard error with the access log.
 pub(super) fn is_process_log(line: &[u8]) -> bool {
-    // An array of two values would be read as the two fields.
+    // Only an object: serde would also read an array of two values as the two fields.
     line.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<ProcessLine>(line).is_ok()
 }
 

@@ -27,7 +27,8 @@ pub struct LogLine<'l> {
     pub target: Cow<'l, [u8]>,
     /// Status of the response; 0 if the log has none.
     pub status: u16,
-    /// True if the logging gateway ended the request before any limit was charged, for an unlogged reason.
+    /// True if the logging gateway ended the request before any limit was charged. The log lacks the
+    /// reason.
     pub not_checked: bool,
 }
 

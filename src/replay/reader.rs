@@ -22,7 +22,7 @@ pub enum RawLine<'b> {
     TooLong,
 }
 
-/// Some programs write it before the first line.
+/// The byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Splits the bytes of a reader into lines.

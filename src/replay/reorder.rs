@@ -10,7 +10,8 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-/// Maximum distance from the queue's end at which a late line is inserted. Others go into the heap.
+/// Maximum distance from the queue's end at which a late line is inserted into the queue. A line that belongs
+/// farther from the end goes into the heap.
 const MAX_INSERT_DISTANCE: usize = 1_024;
 
 /// Time in ms, sequence number of arrival, and index of the slot.
@@ -102,7 +103,7 @@ mod tests {
             times in prop::collection::vec(0_u64..50, 0..200),
             size in 1_u32..40,
         ) {
-            // Sorted, then with each line moved by fewer places than the size.
+            // Lines in order; then each is moved by fewer places than the buffer's size.
             let mut sorted: Vec<(StoreTime, usize)> = times.into_iter().map(StoreTime::from_unix_ms).zip(0..).collect();
             sorted.sort_unstable();
             let mut late = sorted.clone();

@@ -14,14 +14,14 @@ use crate::sensitive::is_sensitive_name;
 enum ValueOrigin {
     /// The gateway: for an address, or the requested host or path.
     Gateway,
-    /// The upstream, which verifies it.
+    /// The upstream, which verifies the value.
     Upstream,
     /// The client alone.
     Client,
 }
 
-/// Notes limits that a client evades with another value of its own choice, on routes where no other limit
-/// counts the client. Each limit is noted once, for all routes together.
+/// Notes limits that a client can evade by choosing another value, on routes where no other limit counts the
+/// client. Each limit is noted once, for all routes together.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
     let mut noted = HashSet::<&str, RandomState>::default();
     let mut unbounded = Vec::new();
@@ -83,8 +83,8 @@ fn note_unbounded(root: &Section<'_>, config: &Config, first: usize, others: usi
     root.at("routes").index(first).at("limits").note(what, expected);
 }
 
-/// True if the limit counts each address, whatever the client sends. A limit over all callers does not: one
-/// client locks out the others.
+/// True if the limit counts each address separately, whatever the client sends. A limit that counts all callers
+/// together is not enough: one client can lock out the others.
 fn counts_address(limit: &LimitConfig, config: &Config) -> bool {
     limit.key.contains(&KeyPart::ClientIp) && is_of_gateway(limit, config)
 }

@@ -162,7 +162,7 @@ mod tests {
 
     const RULES: &str = "upstreams: {a: {respond: {}}}\nroutes: [{name: a, upstream: a}]\n";
 
-    /// The faults and notes of a configuration in `folder`, which is also in `$`.
+    /// The faults and notes of a configuration in `folder`. Each `$` in `yaml` stands for the folder's path.
     fn messages(folder: &std::path::Path, yaml: &str) -> Vec<String> {
         let path = folder.join("api.yaml");
         let yaml = yaml.replace('$', folder.to_str().unwrap());

@@ -8,7 +8,7 @@ pub struct OriginMatcher {
     any: bool,
     /// Exact origins, including `null` if it is listed.
     exact: Box<[Box<str>]>,
-    /// Each a `scheme://`, and a domain with the dot before it.
+    /// Origins such as `https://*.example.org`, each as its `https://` and its `.example.org`.
     below: Box<[(Box<str>, Box<str>)]>,
 }
 

@@ -92,8 +92,8 @@ pub(super) fn check_loops(
     }
 }
 
-/// True if the value may change from the redirected request to the next one: the query may differ, and a
-/// proxy in front of the gateway reports another scheme.
+/// True if the request that follows the redirect may have another value: its query may differ, and a proxy in
+/// front of the gateway may report another scheme.
 fn may_change(source: &ValueSource) -> bool {
     match source {
         ValueSource::Query(_) => true,

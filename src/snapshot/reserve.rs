@@ -5,8 +5,8 @@ use super::section::Section;
 use crate::config;
 use crate::limit::{LeaseSize, MAX_LEASED_UNITS, Quota};
 
-/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` has the
-/// counters, if it is some.
+/// Compiles the number of units to lease at a time; `Off` if leasing is not possible. `redis` is
+/// `None` if the counters are in this process.
 pub(super) fn compile(
     section: &Section<'_>,
     limit: &config::LimitConfig,

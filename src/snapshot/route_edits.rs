@@ -37,8 +37,8 @@ pub(super) fn compile(
     }
 }
 
-/// Reports changes to forwarded requests on a route that forwards none. Only notes them if its upstream has a
-/// fixed response.
+/// Reports changes to forwarded requests on a route that forwards none. If the route's upstream has a fixed
+/// response, they are noted instead.
 fn check_forwarding(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
     if !section.can_read(&["upstream"]) {
         return;

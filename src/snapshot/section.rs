@@ -72,7 +72,7 @@ impl<'a> Section<'a> {
         &self.path
     }
 
-    /// Reports a fault of the value, unless it could not be read, which has been reported already.
+    /// Reports a fault of the value, unless the value could not be read: that has been reported already.
     pub(super) fn fault(&self, what: impl Into<String>, expected: &str) {
         if self.is_full() || self.source().is_unreadable(&self.path) {
             return;

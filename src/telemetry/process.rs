@@ -64,7 +64,7 @@ fn is_level(text: &str) -> bool {
 ///
 /// If `text` is not a filter of `tracing_subscriber`, or a part of it has no valid level.
 pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
-    // A misspelled level would be read as the name of the only module to show.
+    // `EnvFilter` would take a misspelled level for a module's name, and show only that module.
     let mut parts = text.split(',').map(str::trim);
     if let Some(part) = parts.find(|part| !part.contains(['=', '[']) && !is_level(part)) {
         return Err(FilterError::NotALevel(part.to_owned()));
@@ -166,7 +166,7 @@ pub fn process_log_dropped() -> u64 {
     QUEUE.get().map_or(0, LogQueue::dropped)
 }
 
-/// Queues each line; the subscriber writes a line with one call.
+/// Queues each written text as one line, because the subscriber writes each line with one call.
 struct QueueWriter(&'static LogQueue);
 
 impl Write for QueueWriter {

@@ -15,7 +15,7 @@ use rustix::{
     fs::OFlags,
 };
 
-/// The wait of a log's thread for a sink that is not ready, in ns. Then it retries.
+/// How long a log's thread waits for a sink that is not ready before it tries again, in ns.
 const READY_TIMEOUT_NS: i64 = 100_000_000;
 
 /// The destination of a log.

@@ -14,7 +14,7 @@ pub enum LogStyle {
     Json,
     /// Readable lines.
     Text {
-        /// On a terminal that shows them.
+        /// `On` for a terminal that shows colours.
         colours: Colours,
     },
 }
@@ -22,9 +22,9 @@ pub enum LogStyle {
 /// Escape sequences that colour readable lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Colours {
-    /// Written.
+    /// They are written.
     On,
-    /// Left out.
+    /// They are left out.
     Off,
 }
 

@@ -144,7 +144,7 @@ mod tests {
             prop_assert_eq!(TraceParent::parse(text.as_bytes()), Some(parent));
         }
 
-        /// What is accepted is what the grammar of the specification allows, and nothing else.
+        /// Exactly the values that the specification's grammar allows are accepted.
         #[test]
         fn values_are_accepted_by_the_grammar(
             value in "[0-9a-fA-F]{2}[-_][0-9a-f]{31,33}-[0-9a-fg]{16}-[0-9a-f]{1,3}(-x|x|-)?"

@@ -12,9 +12,9 @@ use super::{
     request::{Child, RequestSummary},
 };
 
-/// The span is sampled, and [`IS_REMOTE`] is known.
+/// The flags of each span: it is sampled, and [`IS_REMOTE`] is valid.
 const FLAGS: u32 = 0x101;
-/// The parent is in another process.
+/// The flag of a span whose parent is in another process.
 const IS_REMOTE: u32 = 0x200;
 /// The known methods; any other becomes `_OTHER`.
 const METHODS: [&str; 9] =

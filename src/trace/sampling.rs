@@ -7,7 +7,7 @@ use super::{IdSource, RequestTrace, SpanContext, TraceParent};
 
 use crate::clock::Uptime;
 
-/// The number of random bits at the end of a trace's id, by which the share is sampled: W3C Trace Context.
+/// The number of random bits at the end of a trace's id (W3C Trace Context). They decide if the trace is sampled.
 const RANDOM_BITS: u32 = 56;
 /// Longest recorded `tracestate`, in bytes: the minimum that W3C Trace Context requires.
 const MAX_STATE: usize = 512;
@@ -82,7 +82,7 @@ impl SamplingRules {
         Self { threshold: all - sampled, trust }
     }
 
-    /// Decides for one request. A trusted sender has decided by its flag. A request from any other sender begins a
+    /// Decides for one request. The flag of a trusted sender decides. A request from any other sender begins a
     /// new trace, whatever the sender's ids and flag.
     pub fn begin(
         &self,

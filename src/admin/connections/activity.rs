@@ -42,7 +42,7 @@ enum KeepReason {
 /// A request in progress until this is dropped.
 struct InProgress(Arc<Activity>);
 
-/// The body of a response, with which its request ends.
+/// The body of a response. The request is in progress until the body is dropped.
 struct TrackedBody {
     body: Body,
     _progress: InProgress,

@@ -158,7 +158,7 @@ async fn silent_connections_end_neither_event_streams_nor_changes() {
         for _ in 0..32 {
             silent.push(send(address, "").await);
             silent.push(send(address, "GET / HT").await);
-            // Requests that are refused, and answered without a token, are idle then.
+            // One request is refused, the other needs no token. Both connections are idle after their response.
             for path in ["/events", "/"] {
                 let mut one =
                     send(address, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await;
@@ -186,17 +186,17 @@ fn of_several_connections_the_one_with_the_least_claim_is_closed() {
         answered.now_or_never().unwrap().unwrap()
     };
     let first = connection();
-    // The stronger its claim, the longer ago its last change.
+    // Connections with a stronger reason to be kept had their last change earlier.
     let (change, refused, slow, quick) = (connection(), connection(), connection(), connection());
     let _authenticated = respond(&change);
     change.set_authenticated(true);
     let _in_progress = respond(&refused);
-    // `slow` was asked first, and its response ended last.
+    // The request on `slow` began first, and its response ended last.
     let slow_response = respond(&slow);
     drop(respond(&quick));
     drop(slow_response);
     let (early, late) = (connection(), connection());
-    // Accepted before the other one in progress, and asked after it.
+    // Accepted before `refused`, but its request began later.
     let _also_in_progress = respond(&first);
     let mut all = [
         ("later in progress", &first),

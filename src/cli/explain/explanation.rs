@@ -24,8 +24,8 @@ use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
 /// A fixed secret: no hash leaves this process.
 const SECRET: KeySecret = KeySecret(0, 0);
-/// The last caller, which a route with a weight serves only if all weights add up to 100. The real place of a caller is
-/// unknown here, because it depends on the gateway's secret.
+/// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The place of the real
+/// caller is unknown here, because it depends on the gateway's secret.
 const EXAMPLE_CALLER: CallerShare = CallerShare::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.

@@ -53,7 +53,7 @@ struct HeaderChanges {
 }
 
 impl RouteChanges {
-    /// The routes of other callers than the explained one, whose route is `index`.
+    /// The routes by which other callers are served. `index` is the route of the explained request.
     pub(super) fn of_others(
         snapshot: &Snapshot,
         attributes: &RequestAttributes<'_>,

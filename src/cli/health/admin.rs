@@ -124,7 +124,7 @@ fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
 
 /// The endpoint of the configuration at `path`.
 ///
-/// Faults of the file outside of `admin` do not matter: the gateway has refused such a file and still runs.
+/// Faults of the file outside of `admin` do not matter: a gateway refuses such a file at a reload, and runs on.
 pub(super) fn endpoint(
     path: &Path,
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! What a decoder that the OTLP project generated reads.
+//! Decodes encoded spans with the decoder that the OTLP project generated.
 
 use std::time::Duration;
 
