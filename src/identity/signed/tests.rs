@@ -206,7 +206,9 @@ proptest! {
     fn opaque_keys_are_counted_as_sent(
         key in "[A-Za-z0-9]{1,12}([.:|][A-Za-z0-9_-]{1,70}){0,3}", other in "[ -~]{0,60}",
     ) {
-        // A part in the form of a time may make it a token of itsdangerous.
+        // A first part that is base64 of a number, or a part in the form of a time, may make it a token of itsdangerous.
+        let first = key.split('.').next().unwrap_or_default();
+        prop_assume!(serde_json::from_slice::<f64>(&node(first.as_bytes())).is_err());
         prop_assume!(key.split('.').all(|part| !is_time(format!(".{part}").as_bytes())));
         prop_assert_eq!(counted(key.as_bytes()), Some(key.clone().into_bytes()));
         prop_assert_eq!(counted(other.as_bytes()), Some(other.clone().into_bytes()));

@@ -415,7 +415,7 @@ impl<W: LeaseWaiter> Lease<W> {
     }
 
     /// Discards all units, because the operator has deleted their record. The units of a fetch in flight were
-    /// charged to that record, so they are discarded as well, except those that waiting requests need.
+    /// charged to that record, so they are discarded as well, except the ones needed by waiting requests.
     /// Returns the number of discarded units.
     pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
