@@ -33,7 +33,7 @@ mod ring;
 mod rotation;
 mod timed_average;
 
-pub use error_rate::{ErrorRate, Observed};
+pub use error_rate::{AttemptOutcome, ErrorRate};
 pub use peak_ewma::{FAILURE_LATENCY, PeakEwma};
 pub use reason::{Description, Reason, SkipCause};
 

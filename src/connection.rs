@@ -37,7 +37,7 @@ use self::input::{Input, ReceiveOutcome};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
-    connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell, Timeout},
+    connection_state::{ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, StateCell},
     gateway::{Content, Gateway, Peer, Response},
     http1::HeadBounds,
     transport::{ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn},
@@ -146,12 +146,12 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection over `transport`. `before` are the bytes that were already read from it.
-    pub fn new(transport: Transport, before: ReadBuffer, start: ConnectionStart) -> Rc<Self> {
+    /// A connection over `transport`. `already_read` are the bytes that were already read from it.
+    pub fn new(transport: Transport, already_read: ReadBuffer, start: ConnectionStart) -> Rc<Self> {
         Rc::new(Self {
             socket: SharedSocket::new(transport),
             state: start.state(),
-            input: RefCell::new(Input::new(before)),
+            input: RefCell::new(Input::new(already_read)),
             peer: start.peer,
             bounds: start.bounds,
             requests_left: Cell::new(start.max_requests),
@@ -237,7 +237,7 @@ impl Connection {
             }
             self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
             let drained = std::future::poll_fn(|cx| match self.state.timeout() {
-                Some(Timeout::Close) => Poll::Ready(false),
+                Some(ExpiredDeadline::Close) => Poll::Ready(false),
                 _ => self.input.borrow_mut().poll_drain_body(&self.socket, cx),
             });
             if !drained.await {

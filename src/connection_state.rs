@@ -118,7 +118,7 @@ impl Wait {
 
 /// The deadline that has passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Timeout {
+pub enum ExpiredDeadline {
     /// No further request arrived.
     Idle,
     /// A request's head was not completed.
@@ -175,17 +175,21 @@ impl ConnectionState {
     }
 
     /// True if `timeout` can pass in this state.
-    fn can_exceed(self, timeout: Timeout) -> bool {
+    fn can_exceed(self, timeout: ExpiredDeadline) -> bool {
         match timeout {
-            Timeout::Idle => matches!(self, Self::Idle { .. }),
-            Timeout::Head => matches!(self, Self::Head { .. }),
-            Timeout::ClientBody | Timeout::ClientRead => {
+            ExpiredDeadline::Idle => matches!(self, Self::Idle { .. }),
+            ExpiredDeadline::Head => matches!(self, Self::Head { .. }),
+            ExpiredDeadline::ClientBody | ExpiredDeadline::ClientRead => {
                 matches!(self, Self::Request { .. } | Self::Response { .. })
             }
-            Timeout::Upstream | Timeout::Request => matches!(self, Self::Request { .. }),
-            Timeout::ResponseIdle | Timeout::Response => matches!(self, Self::Response { .. }),
-            Timeout::Tunnel => matches!(self, Self::Tunnel { .. }),
-            Timeout::Close => matches!(self, Self::Drain { .. } | Self::Linger { .. }),
+            ExpiredDeadline::Upstream | ExpiredDeadline::Request => {
+                matches!(self, Self::Request { .. })
+            }
+            ExpiredDeadline::ResponseIdle | ExpiredDeadline::Response => {
+                matches!(self, Self::Response { .. })
+            }
+            ExpiredDeadline::Tunnel => matches!(self, Self::Tunnel { .. }),
+            ExpiredDeadline::Close => matches!(self, Self::Drain { .. } | Self::Linger { .. }),
         }
     }
 
@@ -202,49 +206,53 @@ impl ConnectionState {
     }
 
     /// The deadline that has passed at `now`, if any.
-    pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<Timeout> {
+    pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<ExpiredDeadline> {
         let gap_exceeded = |since: CoarseTime, limit: Option<u64>| {
             limit.is_some_and(|limit| now.saturating_sub(since) > limit)
         };
         let deadline_passed =
             |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now > deadline);
         match self {
-            Self::Idle { since } => gap_exceeded(since, timeouts.idle).then_some(Timeout::Idle),
-            Self::Head { since } => gap_exceeded(since, timeouts.head).then_some(Timeout::Head),
+            Self::Idle { since } => {
+                gap_exceeded(since, timeouts.idle).then_some(ExpiredDeadline::Idle)
+            }
+            Self::Head { since } => {
+                gap_exceeded(since, timeouts.head).then_some(ExpiredDeadline::Head)
+            }
             Self::Request { deadline, wait } => match wait {
                 Wait::ClientBody { since } => (gap_exceeded(since, timeouts.body)
                     || deadline_passed(deadline))
-                .then_some(Timeout::ClientBody),
+                .then_some(ExpiredDeadline::ClientBody),
                 Wait::ClientRead { since } => (gap_exceeded(since, timeouts.body)
                     || deadline_passed(deadline))
-                .then_some(Timeout::ClientRead),
+                .then_some(ExpiredDeadline::ClientRead),
                 Wait::Upstream { since, response_timeout }
                     if gap_exceeded(since, response_timeout) =>
                 {
-                    Some(Timeout::Upstream)
+                    Some(ExpiredDeadline::Upstream)
                 }
-                _ => deadline_passed(deadline).then_some(Timeout::Request),
+                _ => deadline_passed(deadline).then_some(ExpiredDeadline::Request),
             },
             Self::Response { deadline, idle_timeout, wait } => match wait {
-                _ if deadline_passed(deadline) => Some(Timeout::Response),
+                _ if deadline_passed(deadline) => Some(ExpiredDeadline::Response),
                 Wait::ClientBody { since } => {
-                    gap_exceeded(since, timeouts.body).then_some(Timeout::ClientBody)
+                    gap_exceeded(since, timeouts.body).then_some(ExpiredDeadline::ClientBody)
                 }
                 Wait::ClientRead { since } => {
-                    gap_exceeded(since, timeouts.body).then_some(Timeout::ClientRead)
+                    gap_exceeded(since, timeouts.body).then_some(ExpiredDeadline::ClientRead)
                 }
                 Wait::Upstream { since, .. } => {
-                    gap_exceeded(since, idle_timeout).then_some(Timeout::ResponseIdle)
+                    gap_exceeded(since, idle_timeout).then_some(ExpiredDeadline::ResponseIdle)
                 }
                 Wait::Internal => None,
             },
-            Self::Drain { deadline } => (now > deadline).then_some(Timeout::Close),
+            Self::Drain { deadline } => (now > deadline).then_some(ExpiredDeadline::Close),
             Self::Tunnel { since, idle_timeout } => {
-                gap_exceeded(since, idle_timeout).then_some(Timeout::Tunnel)
+                gap_exceeded(since, idle_timeout).then_some(ExpiredDeadline::Tunnel)
             }
-            Self::Linger { since, deadline } => {
-                (now > deadline || gap_exceeded(since, Some(LINGER_GAP))).then_some(Timeout::Close)
-            }
+            Self::Linger { since, deadline } => (now > deadline
+                || gap_exceeded(since, Some(LINGER_GAP)))
+            .then_some(ExpiredDeadline::Close),
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum GatewayError {
     Ambiguous(AmbiguousValue),
     /// A limit's key or cost cannot be read from the request.
     #[error("{0}")]
-    LimitRequest(LimitRequestError),
+    PlannedCharge(LimitRequestError),
     /// An `Expect` value other than `100-continue`.
     #[error("this `Expect` is not supported; send `100-continue`, or no `Expect`")]
     UnsupportedExpectation,
@@ -88,7 +88,7 @@ impl GatewayError {
             Self::Path(_)
             | Self::MalformedTarget
             | Self::Ambiguous(_)
-            | Self::LimitRequest(_)
+            | Self::PlannedCharge(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
             Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,
             Self::MethodNotSupported(_) | Self::MethodNotAllowed(_) => {

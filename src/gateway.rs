@@ -59,7 +59,7 @@ use std::{
 use self::{
     background::Background,
     charged_limit::{ChargedLimit, ChargedLimits},
-    checks::{AdmittedRequest, CheckedRequest},
+    checks::{AdmittedRequest, CheckOutcome},
     concurrency_lease::LeaseTable,
     context::{Held, RequestContext},
     date::DateCache,
@@ -246,8 +246,8 @@ impl Gateway {
         let (mut request, next) = self.receive(peer, head, client);
         let mut limits = ChargedLimits::new();
         let outcome = match self.check(&mut request, next) {
-            Ok(CheckedRequest::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckedRequest::Admitted(admitted)) => {
+            Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
+            Ok(CheckOutcome::Admitted(admitted)) => {
                 self.serve(peer, &mut request, &admitted, &mut limits).await
             }
             Err(error) => Err(error),
@@ -339,10 +339,10 @@ impl Gateway {
                 delayed?;
             }
         }
-        let response = match &route.rule.action {
+        let response = match &route.settings.action {
             Action::Upstream(upstream) => self.forward(peer, request, admitted, upstream).await?,
             Action::Status(limits) => {
-                let reported = self.quota_status(limits, &plan.status_requests).await;
+                let reported = self.quota_status(limits, &plan.status_charges).await;
                 if reported.is_err() {
                     request.ledger.admission = Admission::Unknown;
                 }
@@ -360,7 +360,7 @@ impl Gateway {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
         // Only an upstream action makes a caller active: the upstream has checked its token.
-        if let (Action::Upstream(_), Some(caller)) = (&route.rule.action, &plan.caller) {
+        if let (Action::Upstream(_), Some(caller)) = (&route.settings.action, &plan.caller) {
             self.record_activity(request, caller, response.status());
         }
         Ok(response)

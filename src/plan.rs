@@ -5,7 +5,7 @@
 //! it, so all three decide alike. The files, in the order of a decision:
 //!
 //! - `decision.rs`: all checks in their order, and what may follow.
-//! - `request_view.rs`, `evidence.rs`: what a decision reads of a request or of a line of a log.
+//! - `request_view.rs`, `request_source.rs`: what a decision reads of a request or of a line of a log.
 //! - `via.rs`: loop detection.
 //! - `target.rs`: the host, and the path to forward.
 //! - `preflight.rs`: the routes of CORS preflights; `condition.rs`: the conditions of routes.
@@ -22,9 +22,9 @@
 
 mod condition;
 mod decision;
-mod evidence;
 mod location;
 mod preflight;
+mod request_source;
 mod request_view;
 mod route_values;
 mod target;
@@ -40,8 +40,8 @@ pub use self::{
         DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision, RequestRefusal,
         RoutePlan, decide, refused_admission,
     },
-    evidence::{CallerShare, Evidence},
     location::PublicUrl,
+    request_source::{CallerNumber, RequestSource},
     request_view::RequestView,
     route_values::RoutedRequest,
     target::{forwarded_path, host},
@@ -56,7 +56,7 @@ use crate::{
         ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{Slashes, normalize, routed_form},
     },
-    snapshot::{Action, LimitRequest, Route, Snapshot},
+    snapshot::{Action, PlannedCharge, Route, Snapshot},
 };
 
 /// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
@@ -110,22 +110,22 @@ impl<'r> RequestAttributes<'r> {
     #[inline]
     pub fn read(
         snapshot: &'r Snapshot,
-        evidence: &Evidence<'r>,
+        source: &RequestSource<'r>,
         request: RequestView<'r>,
     ) -> Result<Self, GatewayError> {
         let slashes = snapshot.http.slashes;
         let path = normalize(request.path, slashes).map_err(GatewayError::Path)?;
         let identity = &snapshot.identity;
         Ok(Self {
-            client: evidence.client(identity, request.headers),
+            client: source.client(identity, request.headers),
             host: request.host,
             routed_path: routed_path(&path, slashes),
             path,
             method: request.method,
             query: request.query,
             headers: request.headers,
-            token_sources: evidence.token_sources(identity),
-            is_from_trusted_proxy: evidence.is_from_trusted_proxy(identity),
+            token_sources: source.token_sources(identity),
+            is_from_trusted_proxy: source.is_from_trusted_proxy(identity),
         })
     }
 
@@ -143,22 +143,24 @@ impl<'r> RequestAttributes<'r> {
     pub fn find_route<'a>(
         &'a self,
         snapshot: &'a Snapshot,
-        evidence: &Evidence<'_>,
+        source: &RequestSource<'_>,
     ) -> Result<MatchedRoute<'a>, RequestRefusal> {
         let mut ambiguous = None;
         let query = OnceCell::new();
-        let decide = |route: &ConditionalRoute| match *evidence {
-            Evidence::Log { has_query, .. } => {
+        let decide = |route: &ConditionalRoute| match *source {
+            RequestSource::Log { has_query, .. } => {
                 self.recorded_verdict(route, has_query.then_some(&query))
             }
-            Evidence::Request { share, .. } => match self.meets(snapshot, route, share, &query) {
-                Ok(true) => ConditionResult::Met,
-                Ok(false) => ConditionResult::Unmet,
-                Err(error) => {
-                    ambiguous = Some(error);
-                    ConditionResult::Unknown
+            RequestSource::Request { caller, .. } => {
+                match self.meets(snapshot, route, caller, &query) {
+                    Ok(true) => ConditionResult::Met,
+                    Ok(false) => ConditionResult::Unmet,
+                    Err(error) => {
+                        ambiguous = Some(error);
+                        ConditionResult::Unknown
+                    }
                 }
-            },
+            }
         };
         match snapshot.table.find_where(&self.host, self.routed_path(), self.method, decide) {
             Lookup::Found(found) => Ok(MatchedRoute {
@@ -212,7 +214,7 @@ fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError
 
 /// The limit requests of one request, in the order of the route's limits: one per limit, or one per access
 /// token for a limit by token.
-pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
+pub type PlannedCharges = SmallVec<[PlannedCharge; 4]>;
 
 /// The limit requests of `subject` to the limits of `route`.
 #[inline]
@@ -220,25 +222,25 @@ fn limit_requests(
     route: &Route,
     subject: &Subject<'_>,
     secret: KeySecret,
-) -> Result<LimitRequests, GatewayError> {
-    let mut requests = LimitRequests::new();
+) -> Result<PlannedCharges, GatewayError> {
+    let mut requests = PlannedCharges::new();
     for (index, policy) in route.limits.iter().enumerate() {
         policy
             .add_requests(index, subject, secret, &mut requests)
-            .map_err(GatewayError::LimitRequest)?;
+            .map_err(GatewayError::PlannedCharge)?;
     }
     Ok(requests)
 }
 
 /// The requests to the limits that a `status` route reports. Empty for another route.
 #[inline]
-fn status_requests(
+fn status_charges(
     route: &Route,
     subject: &Subject<'_>,
     secret: KeySecret,
-) -> Result<Vec<LimitRequest>, GatewayError> {
+) -> Result<Vec<PlannedCharge>, GatewayError> {
     let Action::Status(limits) = &route.action else { return Ok(Vec::new()) };
-    let mut requests = LimitRequests::new();
+    let mut requests = PlannedCharges::new();
     for (index, policy) in limits.iter().enumerate() {
         policy
             .add_status_requests(index, subject, secret, &mut requests)
@@ -256,7 +258,7 @@ fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
 /// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no
 /// such limit.
 #[inline]
-pub fn charge_for<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
+pub fn charge_for<'a>(route: &'a Route, request: &PlannedCharge) -> Option<Charge<'a>> {
     let policy = route.limits.get(usize::from(request.limit_index))?;
     let limit = policy.limit_for_tier(request.tier);
     Some(Charge { limit, key: request.key, cost: request.cost })

@@ -64,7 +64,7 @@ use crate::{
     clock::StoreTime,
     http1::Fields,
     identity::{CredentialSource, client::mask_address},
-    plan::LimitRequests,
+    plan::PlannedCharges,
 };
 
 /// Number of lines in the buffer that sorts them by time. A line that is further out of order is replayed at
@@ -145,7 +145,7 @@ struct PendingRequest {
     /// One per configuration.
     plans: SmallVec<[PlannedRequest; 2]>,
     /// The limit requests of all plans, in their order.
-    limit_requests: LimitRequests,
+    limit_requests: PlannedCharges,
 }
 
 impl Replay {
@@ -264,7 +264,7 @@ impl Replay {
             headers: &self.headers,
             sources: &self.sources,
         };
-        let mut limit_requests = LimitRequests::new();
+        let mut limit_requests = PlannedCharges::new();
         let plans =
             self.configs.iter().map(|config| config.plan(&request, &mut limit_requests)).collect();
         let pending = PendingRequest { position, caller, plans, limit_requests };

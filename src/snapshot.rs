@@ -81,7 +81,7 @@ pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
-pub use self::policy::{Cost, LimitPolicy, LimitRequest, LimitRequestError, Tier, TierMatch};
+pub use self::policy::{Cost, LimitPolicy, LimitRequestError, PlannedCharge, Tier, TierMatch};
 pub use self::traces::TraceRules;
 
 use crate::{

@@ -81,7 +81,7 @@ use self::{
     estimate::Estimate,
     geometry::Sizing,
     live_filters::LiveFilters,
-    mode::{Mode, Watermarks},
+    mode::{ThrottleMode, Watermarks},
     rejected::RejectedTokens,
 };
 pub use self::{
@@ -108,7 +108,7 @@ pub struct ThrottleSettings {
     /// The numbers of active users at which throttling starts and stops.
     pub watermarks: Watermarks,
     /// The configured mode.
-    pub mode: Mode,
+    pub mode: ThrottleMode,
     /// Response statuses that do not make a token active.
     pub forget_status: SmallVec<[u16; 4]>,
     /// The capacity, accuracy and memory that the filters are sized for.
@@ -157,7 +157,7 @@ impl CapacityState {
 #[derive(Clone, Copy, Debug)]
 pub struct ThrottleStatus {
     /// The mode in force, set by the configuration or the operator.
-    pub mode: Mode,
+    pub mode: ThrottleMode,
     /// True if the number of active users requires throttling in mode `auto`, with hysteresis.
     pub over_threshold: bool,
     /// The estimated number of active users.
@@ -184,9 +184,9 @@ impl ThrottleStatus {
     /// True if unknown tokens are denied.
     pub fn is_throttling(&self) -> bool {
         let is_wanted = match self.mode {
-            Mode::Auto => self.over_threshold,
-            Mode::On => true,
-            Mode::Off => false,
+            ThrottleMode::Auto => self.over_threshold,
+            ThrottleMode::On => true,
+            ThrottleMode::Off => false,
         };
         is_wanted && self.loaded && self.complete
     }
@@ -284,7 +284,7 @@ impl Throttle {
     }
 
     /// Sets the mode, effective immediately.
-    pub fn set_mode(&self, mode: Mode) {
+    pub fn set_mode(&self, mode: ThrottleMode) {
         self.publish(|status| status.mode = mode);
     }
 
@@ -350,7 +350,7 @@ mod tests {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
-            mode: Mode::Auto,
+            mode: ThrottleMode::Auto,
             forget_status: smallvec![401, 403],
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
@@ -364,7 +364,7 @@ mod tests {
     fn chosen_tokens_evict_no_rejected_token() {
         let throttle = throttle(FilterSharing::Local, NOW);
         let (gate, settings) = (throttle.gate(), throttle.settings());
-        throttle.set_mode(Mode::On);
+        throttle.set_mode(ThrottleMode::On);
         for n in 0..100_u64 {
             gate.record_response(n << 14, 401, &settings);
         }
@@ -380,7 +380,7 @@ mod tests {
     fn concurrent_changes_leave_status_and_flag_equal() {
         let throttle = throttle(FilterSharing::Local, NOW);
         let barrier = std::sync::Barrier::new(2);
-        let rounds = |mode: Mode| {
+        let rounds = |mode: ThrottleMode| {
             let mut stale = 0;
             for _ in 0..20_000 {
                 barrier.wait();
@@ -392,8 +392,8 @@ mod tests {
             stale
         };
         let stale = std::thread::scope(|scope| {
-            let other = scope.spawn(|| rounds(Mode::On));
-            rounds(Mode::Off) + other.join().unwrap()
+            let other = scope.spawn(|| rounds(ThrottleMode::On));
+            rounds(ThrottleMode::Off) + other.join().unwrap()
         });
         assert_eq!(stale, 0);
     }

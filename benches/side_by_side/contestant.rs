@@ -49,7 +49,7 @@ pub(crate) struct Program {
 
 /// How a contestant is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum ThrottleMode {
     /// As in production, with one worker.
     Native,
     /// One process, under callgrind.
@@ -105,7 +105,7 @@ impl Program {
         &self,
         scenario: Scenario,
         origin: SocketAddr,
-        mode: Mode,
+        mode: ThrottleMode,
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address();
@@ -154,9 +154,14 @@ impl Program {
     }
 
     /// Writes the configuration and returns the command that runs the program with it.
-    fn command(&self, params: &ConfigParams, mode: Mode, directory: &Path) -> Result<Command> {
+    fn command(
+        &self,
+        params: &ConfigParams,
+        mode: ThrottleMode,
+        directory: &Path,
+    ) -> Result<Command> {
         let file = directory.join("contestant.conf");
-        let under_callgrind = mode == Mode::Callgrind;
+        let under_callgrind = mode == ThrottleMode::Callgrind;
         if params.scenario.protocol.is_tls() {
             let Identity { cert, key } =
                 Authority::new("side_by_side").issue(&["localhost", "127.0.0.1"]);
@@ -216,7 +221,7 @@ impl Contestant {
         Ok(pids)
     }
 
-    /// The counts of callgrind since the last call; only for [`Mode::Callgrind`].
+    /// The counts of callgrind since the last call; only for [`ThrottleMode::Callgrind`].
     pub(crate) fn profile(&self) -> Result<Profile> {
         let number = self.dumps.load(Ordering::Relaxed) + 1;
         let status = Command::new("vgdb")

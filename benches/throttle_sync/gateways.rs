@@ -11,7 +11,7 @@ use tidegate::{
     throttle::{
         FilterSharing, Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,
-        mode::{Mode, Watermarks},
+        mode::{ThrottleMode, Watermarks},
         redis::RedisFilterStore,
     },
 };
@@ -32,7 +32,7 @@ impl Gateways {
         let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 100, resume_below: 90 },
-            mode: Mode::On,
+            mode: ThrottleMode::On,
             forget_status: [401].into_iter().collect(),
             sizing,
             max_memory: 0,

@@ -18,7 +18,7 @@ use super::{AdminContext, guard::is_cross_origin, problem::problem, state};
 /// The interval between two events.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The most listeners at a time.
-const MAX_LISTENERS: usize = 16;
+const MAX_SUBSCRIBERS: usize = 16;
 
 /// The listeners and the latest event.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub(super) struct Events {
 impl Default for Events {
     fn default() -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(MAX_LISTENERS)),
+            permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
             latest: watch::Sender::new(Bytes::new()),
             is_running: Arc::default(),
         }
@@ -54,7 +54,7 @@ pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderM
     }
     let Some(listener) = listen(&context) else {
         let detail =
-            format!("all {MAX_LISTENERS} listeners are connected; try again when one has closed");
+            format!("all {MAX_SUBSCRIBERS} listeners are connected; try again when one has closed");
         return problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[]);
     };
     let events = stream::unfold(listener, |mut listener| async move {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    throttle::{CapacityState, Throttle, mode::Mode},
+    throttle::{CapacityState, Throttle, mode::ThrottleMode},
 };
 
 /// The decisions on requests while throttling, in the order of their counters.
@@ -107,14 +107,14 @@ pub(super) async fn set(
 }
 
 /// Parses a body such as `{"mode": "on"}`.
-fn parse_mode(body: &[u8]) -> Result<Mode, String> {
+fn parse_mode(body: &[u8]) -> Result<ThrottleMode, String> {
     let object: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if let Some(key) = object.keys().find(|key| *key != "mode") {
         return Err(format!("unknown key `{key}`"));
     }
     let Some(mode) = object.get("mode") else { return Err("no `mode`".to_owned()) };
-    mode.as_str().and_then(Mode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
+    mode.as_str().and_then(ThrottleMode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
 pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescription {
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn only_valid_modes_are_parsed() {
-        assert_eq!(parse_mode(br#"{"mode": "on"}"#), Ok(Mode::On));
-        assert_eq!(parse_mode(br#"{"mode": "auto"}"#), Ok(Mode::Auto));
+        assert_eq!(parse_mode(br#"{"mode": "on"}"#), Ok(ThrottleMode::On));
+        assert_eq!(parse_mode(br#"{"mode": "auto"}"#), Ok(ThrottleMode::Auto));
         for (body, expected) in [
             (&br#"{"mode": "open"}"#[..], "`mode` is \"open\""),
             (br#"{"mode": true}"#, "`mode` is true"),

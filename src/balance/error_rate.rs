@@ -18,7 +18,7 @@ const MIN_SHARE: f32 = FULL_RAMP as f32 / 10.0;
 
 /// An attempt's outcome, for the choice of endpoints.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Observed {
+pub enum AttemptOutcome {
     /// A response that is not a server error.
     Success,
     /// A status from 500, a gRPC status that means the same, or no response.
@@ -53,8 +53,8 @@ impl ErrorRate {
 
     /// The state after an attempt that ended at `now`.
     #[must_use]
-    pub fn observe(self, observed: Observed, now: CoarseTime) -> Self {
-        let value = if observed == Observed::Error { 1.0 } else { 0.0 };
+    pub fn observe(self, observed: AttemptOutcome, now: CoarseTime) -> Self {
+        let value = if observed == AttemptOutcome::Error { 1.0 } else { 0.0 };
         let gain = (1.0 - self.kept_share(now)).max(MIN_GAIN);
         let average = self.0.value + (value - self.0.value) * gain;
         // Below a thousandth it has no effect, and the next success costs no write.
@@ -153,7 +153,8 @@ mod tests {
                 ends.pop();
                 fleet.in_flight[index] -= 1;
                 let is_error = index == 0 && fails(end / 1_000);
-                let observed = if is_error { Observed::Error } else { Observed::Success };
+                let observed =
+                    if is_error { AttemptOutcome::Error } else { AttemptOutcome::Success };
                 fleet.errors[index] = fleet.errors[index].observe(observed, fleet.now);
             }
             let input = PickRequest {
@@ -192,15 +193,16 @@ mod tests {
         let at = CoarseTime::from_ms;
         let mut rate = ErrorRate::default();
         for request in 0..10_000 {
-            let observed = if request % 100 == 0 { Observed::Error } else { Observed::Success };
+            let observed =
+                if request % 100 == 0 { AttemptOutcome::Error } else { AttemptOutcome::Success };
             let now = at(request);
             rate = rate.observe(observed, now);
             assert!(rate.success_share(now) > FULL_RAMP * 9 / 10, "{rate:?}");
         }
-        let failed = ErrorRate::default().observe(Observed::Error, at(60_000));
+        let failed = ErrorRate::default().observe(AttemptOutcome::Error, at(60_000));
         assert_eq!(failed.success_share(at(60_000)), MIN_SHARE as u32, "the only response");
         assert!(failed.success_share(at(70_000)) > FULL_RAMP * 98 / 100);
-        assert!(failed.observe(Observed::Success, at(100_000)).is_zero());
+        assert!(failed.observe(AttemptOutcome::Success, at(100_000)).is_zero());
     }
 
     proptest! {
@@ -211,7 +213,7 @@ mod tests {
             let (mut rate, mut now) = (ErrorRate::default(), CoarseTime::from_ms(1_700_000_000_000));
             for (is_error, step) in events {
                 now = now.saturating_add_signed(step);
-                let observed = if is_error { Observed::Error } else { Observed::Success };
+                let observed = if is_error { AttemptOutcome::Error } else { AttemptOutcome::Success };
                 rate = ErrorRate::from_bits(rate.observe(observed, now).to_bits());
                 prop_assert!((MIN_SHARE as u32..=FULL_RAMP).contains(&rate.success_share(now)));
             }

@@ -89,7 +89,10 @@ fn every_key_is_parsed_and_survives_a_round_trip() {
         Err(faults) => panic!("{faults}"),
     };
     assert_eq!(config.headers.standard, StandardHeaders::Off);
-    assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(crate::throttle::mode::Mode::On));
+    assert_eq!(
+        config.throttle.as_ref().map(|t| t.mode),
+        Some(crate::throttle::mode::ThrottleMode::On)
+    );
     assert_eq!(config.limits["per-caller"].cost, CostConfig::Header("x-cost".to_owned()));
     assert_eq!(config.limits["per-caller"].reserve, Reserve::Fixed(50));
     assert_eq!(config.limits["all"].key, []);

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::units::{Duration, Size, Status};
-use crate::throttle::mode::Mode;
+use crate::throttle::mode::ThrottleMode;
 
 /// Active-user admission control: while too many users are active, requests of new users are refused with
 /// 429, and active users are still served. An access token stands for a user.
@@ -39,7 +39,7 @@ pub struct ThrottleConfig {
     pub forget_status: Vec<Status>,
     /// When to throttle: by the number of active users, always, or never.
     #[serde(default)]
-    pub mode: Mode,
+    pub mode: ThrottleMode,
 }
 
 /// Default `capacity` for each user that may be active.

@@ -35,7 +35,7 @@ pub struct AcceptedConnection {
     /// The stream.
     pub transport: Transport,
     /// Bytes that were read to detect the version.
-    pub before: ReadBuffer,
+    pub already_read: ReadBuffer,
     /// True if the client speaks HTTP/2.
     pub is_http2: bool,
     /// The addresses in the PROXY protocol header, if there is one.
@@ -84,8 +84,8 @@ impl HandshakeError {
 impl AcceptedConnection {
     /// A connection that begins with HTTP/1.
     pub fn plain(socket: TcpStream) -> Self {
-        let (transport, before) = (socket.into(), ReadBuffer::default());
-        Self { transport, before, is_http2: false, proxied: None, certificate: None }
+        let (transport, already_read) = (socket.into(), ReadBuffer::default());
+        Self { transport, already_read, is_http2: false, proxied: None, certificate: None }
     }
 }
 
@@ -166,17 +166,17 @@ async fn open(
         let (stream, name) = accept_tls(socket, names).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
         let transport = Transport::from(tokio_rustls::TlsStream::Server(stream));
-        let (before, certificate) = (ReadBuffer::default(), Some(name));
-        return Ok(AcceptedConnection { transport, before, is_http2, proxied, certificate });
+        let (already_read, certificate) = (ReadBuffer::default(), Some(name));
+        return Ok(AcceptedConnection { transport, already_read, is_http2, proxied, certificate });
     }
-    let (mut before, mut is_http2) = (ReadBuffer::default(), false);
+    let (mut already_read, mut is_http2) = (ReadBuffer::default(), false);
     if rules.http2 {
-        let preface = read_preface(&mut socket, &mut before).await;
+        let preface = read_preface(&mut socket, &mut already_read).await;
         is_http2 = preface.map_err(HandshakeError::Closed)?;
     }
     Ok(AcceptedConnection {
         transport: socket.into(),
-        before,
+        already_read,
         is_http2,
         proxied,
         certificate: None,
@@ -184,16 +184,16 @@ async fn open(
 }
 
 /// Reads until the bytes are the HTTP/2 preface or differ from it. True if they are the preface.
-async fn read_preface(socket: &mut TcpStream, before: &mut ReadBuffer) -> io::Result<bool> {
+async fn read_preface(socket: &mut TcpStream, already_read: &mut ReadBuffer) -> io::Result<bool> {
     let mut bytes = [0; PREFACE.len()];
     loop {
-        let length = before.bytes().len();
+        let length = already_read.bytes().len();
         if length == PREFACE.len() {
             return Ok(true);
         }
         let count = socket.read(&mut bytes[length..]).await?;
-        before.push(&bytes[length..length + count]);
-        let is_preface = PREFACE.starts_with(before.bytes());
+        already_read.push(&bytes[length..length + count]);
+        let is_preface = PREFACE.starts_with(already_read.bytes());
         if count == 0 || !is_preface {
             return Ok(false);
         }

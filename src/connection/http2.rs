@@ -94,7 +94,7 @@ pub struct ClientHttp2Connection {
 }
 
 /// The client broke the protocol, or floods the gateway with frames. Few of its further bytes are read.
-struct Abuse;
+struct ClientAbuse;
 
 impl Sweepable for ClientHttp2Connection {
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts) {
@@ -132,14 +132,14 @@ impl ClientHttp2Connection {
         })
     }
 
-    /// Serves the connection over `transport` until it closes. `before` are the bytes that were already read from it.
+    /// Serves the connection over `transport` until it closes. `already_read` are the bytes that were already read from it.
     pub async fn serve(
         self: Rc<Self>,
         transport: Transport,
-        before: ReadBuffer,
+        already_read: ReadBuffer,
         gateway: &Gateway,
     ) {
-        let transport = PrefixedStream::new(before, transport);
+        let transport = PrefixedStream::new(already_read, transport);
         let (socket, turn) = (transport.socket(), transport.turn());
         // A stream may be a tunnel.
         socket.keep_alive();
@@ -161,7 +161,7 @@ impl ClientHttp2Connection {
         mut server: Http2Server,
         turn: &ReadBudget,
         gateway: &Gateway,
-    ) -> Result<(), Abuse> {
+    ) -> Result<(), ClientAbuse> {
         let mut streams = FuturesUnordered::new();
         let (mut is_over, mut is_flood) = (false, false);
         std::future::poll_fn(|cx| {
@@ -169,7 +169,7 @@ impl ClientHttp2Connection {
             self.flood.count_frames(self.coarse_clock.now(), turn.begin());
             self.streams_left.set(MAX_STREAMS_PER_POLL);
             for _ in 0..MAX_ACCEPTS_PER_POLL {
-                if !is_over && self.close_if_asked(&mut server) {
+                if !is_over && self.close_if_due(&mut server) {
                     (is_over, is_flood) = (true, self.flood.is_detected());
                     streams.clear();
                     let (since, deadline) = (self.state.now(), self.state.now() + LINGER_TIMEOUT);
@@ -181,7 +181,7 @@ impl ClientHttp2Connection {
                         || self.state.close_mode() == CloseMode::Immediate;
                     return match closed || is_late {
                         false => Poll::Pending,
-                        true if is_flood => Poll::Ready(Err(Abuse)),
+                        true if is_flood => Poll::Ready(Err(ClientAbuse)),
                         true => Poll::Ready(Ok(())),
                     };
                 }
@@ -194,7 +194,7 @@ impl ClientHttp2Connection {
                         streams.push(stream.serve(gateway, request, respond));
                         self.state.begin_request();
                     }
-                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Abuse)),
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ClientAbuse)),
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => {
                         // The library has written everything, unless the socket accepts no more.
@@ -282,7 +282,7 @@ impl ClientHttp2Connection {
     }
 
     /// Begins to close the connection if it must close. True if it ends now, with its streams.
-    fn close_if_asked(&self, server: &mut Http2Server) -> bool {
+    fn close_if_due(&self, server: &mut Http2Server) -> bool {
         if self.must_close(server) {
             let is_abuse = self.flood.is_detected();
             server.abrupt_shutdown(if is_abuse {

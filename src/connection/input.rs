@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use super::Connection;
 use crate::{
-    connection_state::{CloseMode, ConnectionState, StateCell, Timeout},
+    connection_state::{CloseMode, ConnectionState, ExpiredDeadline, StateCell},
     http1::{
         BodyDecoder, BodyEncoder, BodyLength, Buffer, Fields, FramingError, HeadBounds, HeadParser,
         RequestHead, Version, head::resume_parse, start_line::RequestLine,
@@ -90,7 +90,7 @@ impl Connection {
                 Err(error) => return Poll::Ready(ReceiveOutcome::Malformed(error)),
             }
             match (self.state.timeout(), self.state.close_mode()) {
-                (_, CloseMode::Immediate) | (Some(Timeout::Idle), _) => {
+                (_, CloseMode::Immediate) | (Some(ExpiredDeadline::Idle), _) => {
                     return Poll::Ready(ReceiveOutcome::Closed);
                 }
                 (Some(_), _) if input.has_partial_head() => {

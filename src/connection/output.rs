@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 
 use super::{Connection, Disposition};
 use crate::{
-    connection_state::{StateCell, SweepWake, Timeout, Wait},
+    connection_state::{ExpiredDeadline, StateCell, SweepWake, Wait},
     gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
     http1::{BodyEncoder, Buffer, Version},
     telemetry::CutReason,
@@ -125,9 +125,9 @@ impl<S: BodySink> BodyWriter<S> {
     /// Checks that no deadline of the response has passed.
     fn check_deadlines(&self) -> Result<(), CutReason> {
         match self.sink.state().timeout() {
-            Some(Timeout::ClientRead) => Err(CutReason::ClientTimeout),
-            Some(Timeout::ResponseIdle) => Err(CutReason::UpstreamIdle),
-            Some(Timeout::Response) => Err(CutReason::ResponseBodyTimeout),
+            Some(ExpiredDeadline::ClientRead) => Err(CutReason::ClientTimeout),
+            Some(ExpiredDeadline::ResponseIdle) => Err(CutReason::UpstreamIdle),
+            Some(ExpiredDeadline::Response) => Err(CutReason::ResponseBodyTimeout),
             _ => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 struct ClientEnd<'c> {
     connection: &'c Connection,
     /// Bytes that arrived after the request's head.
-    before: ReadBuffer,
+    already_read: ReadBuffer,
 }
 
 impl Connection {
@@ -37,7 +37,8 @@ impl Connection {
         self.has_unread.set(false);
         self.socket.keep_alive();
         self.state.begin_tunnel(timeouts.tunnel_idle);
-        let client = ClientEnd { connection: self, before: self.input.borrow_mut().take_unread() };
+        let client =
+            ClientEnd { connection: self, already_read: self.input.borrow_mut().take_unread() };
         let mut tunnel = Tunnel::new(client, *upstream, head);
         let outcome = std::future::poll_fn(|cx| {
             let outcome = tunnel.poll(cx, &self.state);
@@ -57,7 +58,7 @@ impl Connection {
 
 impl TunnelEnd for ClientEnd<'_> {
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        poll_read_socket(&mut self.before, &self.connection.socket, cx, out)
+        poll_read_socket(&mut self.already_read, &self.connection.socket, cx, out)
     }
 
     fn read_ahead(&mut self, _cx: &mut Context<'_>) -> io::Result<()> {

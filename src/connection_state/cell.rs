@@ -5,7 +5,7 @@ use std::{
     task::Waker,
 };
 
-use super::{COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, Timeout, Wait};
+use super::{COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, Wait};
 use crate::clock::{CoarseClock, CoarseTime};
 
 /// When a sweep wakes a connection's task.
@@ -22,7 +22,7 @@ pub enum SweepWake {
 pub struct StateCell {
     coarse_clock: CoarseClock,
     state: Cell<ConnectionState>,
-    timeout: Cell<Option<Timeout>>,
+    timeout: Cell<Option<ExpiredDeadline>>,
     close_mode: Cell<CloseMode>,
     sweep_wake: Cell<SweepWake>,
     waker: RefCell<Option<Waker>>,
@@ -158,12 +158,12 @@ impl StateCell {
     }
 
     /// The deadline that has passed in the current state, if any.
-    pub fn timeout(&self) -> Option<Timeout> {
+    pub fn timeout(&self) -> Option<ExpiredDeadline> {
         self.timeout.get()
     }
 
     /// Records the passed deadline and wakes the connection's task.
-    pub fn expire(&self, timeout: Timeout) {
+    pub fn expire(&self, timeout: ExpiredDeadline) {
         debug_assert!(self.get().can_exceed(timeout), "{timeout:?} in {:?}", self.get());
         self.timeout.set(Some(timeout));
         self.wake();

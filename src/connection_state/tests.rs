@@ -13,17 +13,17 @@ fn cell(now_ms: u64) -> (StateCell, CoarseClock) {
     (StateCell::new(clock.clone()), clock)
 }
 
-fn due(cell: &StateCell, now_ms: u64) -> Option<Timeout> {
+fn due(cell: &StateCell, now_ms: u64) -> Option<ExpiredDeadline> {
     cell.get().overdue(ms(now_ms), &TIMEOUTS)
 }
 
 #[test]
 fn head_and_idle_connections_have_their_own_timeouts() {
     let (cell, _) = cell(1000);
-    assert_eq!((due(&cell, 1100), due(&cell, 1101)), (None, Some(Timeout::Head)));
+    assert_eq!((due(&cell, 1100), due(&cell, 1101)), (None, Some(ExpiredDeadline::Head)));
     cell.begin_request();
     cell.enter(ConnectionState::Idle { since: ms(1000) });
-    assert_eq!((due(&cell, 1200), due(&cell, 1201)), (None, Some(Timeout::Idle)));
+    assert_eq!((due(&cell, 1200), due(&cell, 1201)), (None, Some(ExpiredDeadline::Idle)));
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn request_timeout_applies_whatever_the_request_waits_for() {
     assert_eq!(due(&cell, 1 << 40), None);
     cell.set_request_timeout(Some(1000));
     // Never early, though the coarse time was up to a tick behind.
-    assert_eq!((due(&cell, 2100), due(&cell, 2101)), (None, Some(Timeout::Request)));
+    assert_eq!((due(&cell, 2100), due(&cell, 2101)), (None, Some(ExpiredDeadline::Request)));
     cell.begin_upstream_wait(None);
-    assert_eq!(due(&cell, 2101), Some(Timeout::Request));
+    assert_eq!(due(&cell, 2101), Some(ExpiredDeadline::Request));
     cell.set_request_timeout(None);
     assert_eq!(due(&cell, 1 << 40), None);
 }
@@ -46,13 +46,17 @@ fn timeout_names_the_side_that_was_waited_for() {
     cell.begin_request();
     cell.set_request_timeout(Some(40));
     cell.begin_client_body_wait();
-    assert_eq!(due(&cell, 1141), Some(Timeout::ClientBody), "the upstream is not waited for");
+    assert_eq!(
+        due(&cell, 1141),
+        Some(ExpiredDeadline::ClientBody),
+        "the upstream is not waited for"
+    );
     cell.set_request_timeout(Some(10_000));
     clock.set(ms(1040));
     cell.begin_client_body_wait();
-    assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
+    assert_eq!(due(&cell, 1051), Some(ExpiredDeadline::ClientBody), "no progress since 1000");
     cell.begin_upstream_wait(Some(30));
-    assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(Timeout::Upstream)));
+    assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(ExpiredDeadline::Upstream)));
 }
 
 #[test]
@@ -62,24 +66,24 @@ fn response_is_bounded_by_its_gaps_and_its_own_deadline() {
     cell.set_request_timeout(Some(100));
     cell.begin_response(Some(300), None);
     cell.begin_upstream_wait(None);
-    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
+    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(ExpiredDeadline::ResponseIdle)));
     clock.set(ms(1300));
     cell.begin_client_read_wait();
-    assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
+    assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(ExpiredDeadline::ClientRead)));
     cell.enter(ConnectionState::Idle { since: ms(1300) });
     cell.begin_request();
     cell.begin_response(None, Some(70));
     cell.begin_upstream_wait(None);
-    assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(Timeout::Response)));
+    assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(ExpiredDeadline::Response)));
 }
 
 #[test]
 fn lingering_ends_without_progress_and_at_its_deadline() {
     let (cell, _) = cell(29_900);
     cell.enter(ConnectionState::Linger { since: ms(500), deadline: ms(30_000) });
-    assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
+    assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(ExpiredDeadline::Close)));
     cell.enter(ConnectionState::Linger { since: ms(29_900), deadline: ms(30_000) });
-    assert_eq!(due(&cell, 30_001), Some(Timeout::Close));
+    assert_eq!(due(&cell, 30_001), Some(ExpiredDeadline::Close));
 }
 
 #[test]
@@ -87,10 +91,10 @@ fn tunnel_ends_when_it_is_idle() {
     let (cell, clock) = cell(1000);
     cell.begin_request();
     cell.begin_tunnel(Some(300));
-    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::Tunnel)));
+    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(ExpiredDeadline::Tunnel)));
     clock.set(ms(1300));
     cell.mark_tunnel_progress();
-    assert_eq!((due(&cell, 1600), due(&cell, 1601)), (None, Some(Timeout::Tunnel)));
+    assert_eq!((due(&cell, 1600), due(&cell, 1601)), (None, Some(ExpiredDeadline::Tunnel)));
     cell.begin_tunnel(None);
     assert_eq!(due(&cell, 1 << 40), None);
 }
@@ -99,8 +103,8 @@ fn tunnel_ends_when_it_is_idle() {
 fn next_state_clears_the_timeout() {
     let (cell, _) = cell(0);
     cell.begin_request();
-    cell.expire(Timeout::ClientBody);
-    assert_eq!(cell.timeout(), Some(Timeout::ClientBody));
+    cell.expire(ExpiredDeadline::ClientBody);
+    assert_eq!(cell.timeout(), Some(ExpiredDeadline::ClientBody));
     cell.begin_response(None, None);
     assert_eq!(cell.timeout(), None);
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
-    snapshot::LimitRequest,
+    snapshot::PlannedCharge,
     store::Correction,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct ChargedLimit {
 
 impl WorkerRoute {
     /// The limits of a plan on this route, not charged yet.
-    pub(super) fn charged_limits(&self, requests: &[LimitRequest]) -> ChargedLimits {
+    pub(super) fn charged_limits(&self, requests: &[PlannedCharge]) -> ChargedLimits {
         requests.iter().filter_map(|request| ChargedLimit::new(&self.limits, request)).collect()
     }
 }
@@ -43,9 +43,9 @@ pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitRepo
 
 impl ChargedLimit {
     /// The limit that `request` names, not charged yet. `rules` are those of the route.
-    fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
+    fn new(rules: &[Rc<LimitRule>], request: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(request.limit_index))?);
-        let LimitRequest { key, cost, tier, .. } = *request;
+        let PlannedCharge { key, cost, tier, .. } = *request;
         Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
     }
 
@@ -80,7 +80,7 @@ impl ChargedLimit {
 
     /// The decision that made the charge; `None` if the limit did not admit it, or its cost is 0. Meaningful only if
     /// the whole request was admitted: otherwise nothing was charged.
-    pub(super) fn charge_made(&self) -> Option<&StoreDecision> {
+    pub(super) fn made_charge(&self) -> Option<&StoreDecision> {
         self.outcome.admitted().filter(|_| self.cost > 0)
     }
 
@@ -114,7 +114,7 @@ impl ChargedLimit {
 
     /// The correction that refunds the whole charge; `None` if nothing was charged.
     pub(super) fn refund(&self) -> Option<Correction> {
-        let decided = self.charge_made()?;
+        let decided = self.made_charge()?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
         Some(self.correction(change, decided.source))
     }

@@ -14,8 +14,8 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        CallerShare, DecisionInput, Evidence, NextStep, RequestDecision, RequestView, RoutePlan,
-        decide, refused_admission,
+        CallerNumber, DecisionInput, NextStep, RequestDecision, RequestSource, RequestView,
+        RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
 };
@@ -25,7 +25,7 @@ use crate::{
     clippy::large_enum_variant,
     reason = "it is matched at once; a box would be an allocation in each request"
 )]
-pub(super) enum CheckedRequest {
+pub(super) enum CheckOutcome {
     /// The gateway answers it.
     Answered(LocalReply),
     /// Its limits are charged, and its route's action follows.
@@ -47,9 +47,9 @@ impl Gateway {
         head: &RequestHead,
     ) -> RequestDecision {
         let key_secret = self.shared.store.key_secret();
-        let share = CallerShare::Hashed(key_secret);
+        let caller = CallerNumber::Hashed(key_secret);
         let input = DecisionInput {
-            evidence: Evidence::Request { peer: peer.address, share },
+            source: RequestSource::Request { peer: peer.address, caller },
             via: Some(&self.shared.via),
             redirect_https: peer.redirect_https,
             certificate: peer.certificate.as_ref(),
@@ -67,18 +67,14 @@ impl Gateway {
         &self,
         request: &mut RequestContext,
         next: NextStep,
-    ) -> Result<CheckedRequest, GatewayError> {
+    ) -> Result<CheckOutcome, GatewayError> {
         let checked = match next {
-            NextStep::Answer(answer) => {
-                Ok(CheckedRequest::Answered(cors::answer(&answer, request)))
-            }
+            NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(&answer, request))),
             NextStep::Refuse(refusal) => {
                 self.count_caller(refusal.caller.as_ref());
                 Err(refusal.error)
             }
-            NextStep::Proceed(plan) => {
-                self.enter_route(request, plan).map(CheckedRequest::Admitted)
-            }
+            NextStep::Proceed(plan) => self.enter_route(request, plan).map(CheckOutcome::Admitted),
         };
         request.ledger.admission = match &checked {
             Ok(_) => Admission::Unlimited,
@@ -100,7 +96,7 @@ impl Gateway {
         self.count_caller(plan.caller.as_ref());
         self.count_in_flight(request)?;
         let route = Rc::clone(&request.rules().routes[plan.route]);
-        let timeout = route.rule.request_timeout.map(|timeout| timeout.as_millis() as u64);
+        let timeout = route.settings.request_timeout.map(|timeout| timeout.as_millis() as u64);
         request.client.state().set_request_timeout(timeout);
         if let Some(caller) = &plan.caller {
             self.admit(request, caller)?;

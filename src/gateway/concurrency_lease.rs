@@ -98,7 +98,7 @@ impl LeaseTable {
         let mut leases = self.leases.borrow_mut();
         let mut lease_ids = SmallVec::new();
         for charged in limits.iter().filter(|charged| charged.holds_permit()) {
-            let Some(decided) = charged.charge_made() else { continue };
+            let Some(decided) = charged.made_charge() else { continue };
             let id = self.next_id.replace(self.next_id.get() + 1);
             let lease = ConcurrencyLease {
                 limit: Arc::clone(charged.limit()),

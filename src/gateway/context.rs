@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{
     activity::ActivityGuard,
     concurrency_lease::ConcurrencyPermits,
-    ledger::{Ledger, RequestFacts},
+    ledger::{Ledger, RequestEndFacts},
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
 };
@@ -84,7 +84,7 @@ impl RequestContext {
     /// The request on `route`.
     pub(super) fn routed<'r>(&'r self, route: &'r WorkerRoute) -> RoutedRequest<'r> {
         RoutedRequest {
-            route: &route.rule,
+            route: &route.settings,
             head: &self.head,
             path: self.path(),
             client_ip: self.ledger.client_ip,
@@ -100,7 +100,7 @@ impl RequestContext {
         let Self { head, path, ledger, .. } = self;
         let Ledger { rules, request_id, attempts, tracing, .. } = ledger;
         let routed = RoutedRequest {
-            route: &route.rule,
+            route: &route.settings,
             head,
             path: path.as_deref().unwrap_or_else(|| head.path()),
             client_ip: ledger.client_ip,
@@ -114,12 +114,12 @@ impl RequestContext {
 
     /// True if a rule of the route removes or replaces this field of the upstream's response.
     pub(super) fn drops_response_field(&self, name: &[u8]) -> bool {
-        let rules = self.route().and_then(|route| route.rule.edits.response_headers.as_ref());
+        let rules = self.route().and_then(|route| route.settings.edits.response_headers.as_ref());
         rules.is_some_and(|rules| rules.drops(name))
     }
 
-    pub(super) fn facts(&self) -> RequestFacts<'_> {
-        RequestFacts {
+    pub(super) fn facts(&self) -> RequestEndFacts<'_> {
+        RequestEndFacts {
             head: Some(&self.head),
             path: self.path(),
             connection_scheme: self.connection_scheme,
@@ -129,8 +129,8 @@ impl RequestContext {
 }
 
 impl MalformedRequest {
-    pub(super) fn facts(&self) -> RequestFacts<'static> {
-        RequestFacts {
+    pub(super) fn facts(&self) -> RequestEndFacts<'static> {
+        RequestEndFacts {
             head: None,
             path: "",
             connection_scheme: self.connection_scheme,
@@ -164,7 +164,7 @@ impl AnsweredRequest {
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
-        let facts = RequestFacts {
+        let facts = RequestEndFacts {
             head: Some(&self.head),
             path: self.path.as_deref().unwrap_or_else(|| self.head.path()),
             connection_scheme: self.connection_scheme,

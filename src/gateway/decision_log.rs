@@ -4,7 +4,7 @@ use tracing::Level;
 
 use super::{
     charged_limit::ChargedLimit,
-    ledger::{Ledger, RequestFacts},
+    ledger::{Ledger, RequestEndFacts},
 };
 use crate::{
     limit::{DecisionSource, Outcome},
@@ -13,14 +13,14 @@ use crate::{
 
 /// Logs what limits, throttle and upstream decided on a request. If `debug` is off, this costs one load.
 #[inline]
-pub(super) fn log_decisions(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
+pub(super) fn log_decisions(ledger: &Ledger, facts: &RequestEndFacts<'_>, limits: &[ChargedLimit]) {
     if tracing::enabled!(Level::DEBUG) {
         log_all(ledger, facts, limits);
     }
 }
 
 #[cold]
-fn log_all(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
+fn log_all(ledger: &Ledger, facts: &RequestEndFacts<'_>, limits: &[ChargedLimit]) {
     let request_id = String::from_utf8_lossy(ledger.request_id.as_bytes());
     for charged in limits {
         log_limit(&request_id, charged);
@@ -32,7 +32,7 @@ fn log_all(ledger: &Ledger, facts: &RequestFacts<'_>, limits: &[ChargedLimit]) {
         method = head.map_or("", |head| head.method.as_str()),
         host = &*head.map(|head| plan::host(&head.fields)).unwrap_or_default(),
         path = facts.path,
-        route = ledger.route.as_ref().map_or("", |route| &*route.rule.name),
+        route = ledger.route.as_ref().map_or("", |route| &*route.settings.name),
         limits = ledger.admission.label(),
         delay_ms = ledger.delay.get().as_millis() as u64,
         upstream = ledger.server(),

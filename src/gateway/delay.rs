@@ -93,7 +93,7 @@ impl<'a> DelayGuard<'a> {
         let (mut charges, mut longest) = (SmallVec::new(), (0, None));
         for limit in limits {
             // Concurrency permits are refunded by `ConcurrencyPermits`.
-            let charged = limit.charge_made().filter(|_| !limit.holds_permit());
+            let charged = limit.made_charge().filter(|_| !limit.holds_permit());
             let Some(&decided) = charged else { continue };
             let state = SlotState::Taken(decided.charged_at());
             let mut charge = DelayedCharge { limit, decided, state };

@@ -82,9 +82,9 @@ impl Gateway {
                 suppressed =
                     respond::write_rate_headers(&mut fields, reports(limits), families, reader);
             }
-            timeouts = ResponseTimeouts::of(&route.rule);
+            timeouts = ResponseTimeouts::of(&route.settings);
             if let (Some(rules), Some(head), Content::Stream(body)) =
-                (&route.rule.compress, &mut upstream, &mut content)
+                (&route.settings.compress, &mut upstream, &mut content)
             {
                 let budget = &self.shared.compression;
                 ResponseCompression { budget, rules }.apply(&request, head, body, &mut fields);
@@ -134,7 +134,7 @@ pub(super) fn refusal(
         respond::grpc_refusal(&error, reports(limits))
     } else {
         let form = ErrorForm::of(&head.fields);
-        let bodies = request.route().and_then(|route| route.rule.error_bodies.as_ref());
+        let bodies = request.route().and_then(|route| route.settings.error_bodies.as_ref());
         let body = bodies.and_then(|bodies| bodies.get(error.status()));
         let id = request.ledger.request_id.as_str();
         respond::error_reply(&error, reports(limits), id, form, body)

@@ -19,7 +19,7 @@ use crate::{
     trace::TraceHeader,
     transport::{BodyError, ClientStream},
     upstream::{
-        BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceHolder,
+        BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceOwner,
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
         UpstreamKind,
     },
@@ -48,7 +48,7 @@ impl Gateway {
             }
             UpstreamKind::Servers(servers) => servers,
         };
-        let copying = match &route.rule.mirror {
+        let copying = match &route.settings.mirror {
             Some(mirror) => self.mirror(peer, request, admitted, mirror)?,
             None => None,
         };
@@ -63,11 +63,11 @@ impl Gateway {
             filled.map_err(|error| body_error(route, request, error))?;
         }
         let client = upload.clone().map_or(client, |upload| upload);
-        let holder = PlaceHolder { client: request.usage.address(), upload: upload.as_deref() };
+        let holder = PlaceOwner { client: request.usage.address(), upload: upload.as_deref() };
         let Forwarding { routed, attempts, tracing } = request.forwarding(route);
         let trace = tracing.trace.header();
         let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
-        let outgoing = OutgoingRequest::new(&head, &client, route.rule.max_body);
+        let outgoing = OutgoingRequest::new(&head, &client, route.settings.max_body);
         let input = ForwardInput {
             head: &head,
             client: &*client,
@@ -194,7 +194,7 @@ fn buffered_upload(
     }
     let settings = UploadSettings {
         client: request.usage.address(),
-        max_body: route.rule.max_body,
+        max_body: route.settings.max_body,
         pacing: servers.bounds.pacing,
         is_streaming: respond::is_grpc(&head.fields),
     };
@@ -206,7 +206,7 @@ fn buffered_upload(
 fn body_error(route: &WorkerRoute, request: &RequestContext, error: BodyError) -> GatewayError {
     request.client.abandon_body();
     match error {
-        BodyError::TooLong => GatewayError::BodyTooLong(route.rule.max_body),
+        BodyError::TooLong => GatewayError::BodyTooLong(route.settings.max_body),
         BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
         BodyError::Malformed(error) => GatewayError::Framing(error),
         BodyError::ClientClosed => GatewayError::BodyIncomplete,

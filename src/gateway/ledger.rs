@@ -76,7 +76,7 @@ enum ResponseEnd {
 }
 
 /// The facts that the end of a request reports in addition to its [`Ledger`].
-pub(super) struct RequestFacts<'r> {
+pub(super) struct RequestEndFacts<'r> {
     /// `None` if the request was malformed.
     pub(super) head: Option<&'r RequestHead>,
     /// The normalized path; empty if the request was malformed.
@@ -231,7 +231,7 @@ impl Ledger {
     }
 
     /// Counts the request, writes its access log line, and passes its trace on. Call it once, when the request ends.
-    pub(super) fn close(&mut self, facts: &RequestFacts<'_>) {
+    pub(super) fn close(&mut self, facts: &RequestEndFacts<'_>) {
         let duration = self.stopwatch.read();
         if self.status.is_none() {
             self.count_response(STATUS_CLIENT_CLOSED);
@@ -257,7 +257,7 @@ impl Ledger {
     fn write_access_line(
         &self,
         logger: &AccessLogger,
-        facts: &RequestFacts<'_>,
+        facts: &RequestEndFacts<'_>,
         duration: Duration,
     ) {
         let sources = &self.rules.snapshot.identity.token;
@@ -278,7 +278,7 @@ impl Ledger {
             host: host.as_bytes(),
             path: facts.path.as_bytes(),
             protocol: head.map_or("", |head| head.version.protocol()),
-            route: self.route.as_ref().map_or("", |route| &*route.rule.name),
+            route: self.route.as_ref().map_or("", |route| &*route.settings.name),
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
             bytes: self.bytes_sent,
             received: self.tunnel.as_ref().map(|tunnel| tunnel.bytes_received),

@@ -57,7 +57,7 @@ const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body:
 /// The copies of one worker that are under way.
 pub(super) struct Mirrors {
     /// The copies that are being sent.
-    copies: RefCell<Vec<Weak<Copied>>>,
+    copies: RefCell<Vec<Weak<CopiedBody>>>,
     /// Bytes of copies whose bodies are not complete.
     incomplete: Cell<usize>,
     coarse_clock: CoarseClock,
@@ -73,7 +73,7 @@ impl Mirrors {
     /// Expires the deadlines that have passed.
     pub(super) fn sweep(&self) {
         let now = self.coarse_clock.now();
-        let is_in_flight = |copy: &Weak<Copied>| {
+        let is_in_flight = |copy: &Weak<CopiedBody>| {
             let Some(copy) = copy.upgrade() else { return false };
             copy.state.sweep(now, &NO_CLIENT);
             true
@@ -141,8 +141,8 @@ impl Gateway {
             return Ok(None);
         }
         let state = StateCell::new(self.mirrors.coarse_clock.clone());
-        let copied = Rc::new(Copied { state, length, body: RefCell::default() });
-        let client: Rc<dyn ClientStream> = Rc::<Copied>::clone(&copied);
+        let copied = Rc::new(CopiedBody { state, length, body: RefCell::default() });
+        let client: Rc<dyn ClientStream> = Rc::<CopiedBody>::clone(&copied);
         let routed = request.routed(route);
         let protected = &route.protected_headers;
         let trace = request.ledger.tracing.trace.header();
@@ -211,7 +211,7 @@ struct MirroredRequest {
     outgoing: OutgoingRequest,
     proxied: ProxiedClient,
     target_key: TargetKey,
-    copied: Rc<Copied>,
+    copied: Rc<CopiedBody>,
     outcome: CountedOutcome,
 }
 
@@ -322,13 +322,13 @@ impl Drop for CountedOutcome {
 }
 
 /// The client's side of a copy: the body that was copied.
-struct Copied {
+struct CopiedBody {
     state: StateCell,
     length: BodyLength,
     body: RefCell<Vec<u8>>,
 }
 
-impl ClientStream for Copied {
+impl ClientStream for CopiedBody {
     fn state(&self) -> &StateCell {
         &self.state
     }

@@ -9,7 +9,7 @@ use crate::{
     error::GatewayError,
     limit::Charge,
     respond::{self, LimitReport, LocalReply},
-    snapshot::{LimitPolicy, LimitRequest},
+    snapshot::{LimitPolicy, PlannedCharge},
 };
 
 impl Gateway {
@@ -22,9 +22,9 @@ impl Gateway {
     pub(super) async fn quota_status(
         &self,
         limits: &[Arc<LimitPolicy>],
-        requests: &[LimitRequest],
+        requests: &[PlannedCharge],
     ) -> Result<LocalReply, GatewayError> {
-        let charge = |request: &LimitRequest| {
+        let charge = |request: &PlannedCharge| {
             let policy = limits.get(usize::from(request.limit_index))?;
             let limit = policy.limit_for_tier(request.tier);
             Some(Charge { limit, key: request.key, cost: request.cost })

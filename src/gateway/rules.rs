@@ -42,7 +42,7 @@ pub(super) struct LimitRule {
 
 /// A route, with a worker's state for it.
 pub(super) struct WorkerRoute {
-    pub(super) rule: Arc<Route>,
+    pub(super) settings: Arc<Route>,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
     /// The headers that limits depend on: a client can neither remove them with `Connection` nor
@@ -148,26 +148,26 @@ impl WorkerRules {
 impl WorkerRoute {
     /// `balancers` are those of the snapshot's upstreams.
     fn new(
-        rule: &Arc<Route>,
+        settings: &Arc<Route>,
         protected_headers: ProtectedHeaders,
         metrics: &WorkerMetrics,
         balancers: &[Option<Rc<LoadBalancer>>],
     ) -> Self {
-        let limits = rule.limits.iter().map(|policy| {
-            let counters = metrics.limit(&rule.name, policy.limit.name());
+        let limits = settings.limits.iter().map(|policy| {
+            let counters = metrics.limit(&settings.name, policy.limit.name());
             Rc::new(LimitRule { policy: Arc::clone(policy), counters })
         });
-        let upstream = match &rule.action {
+        let upstream = match &settings.action {
             Action::Upstream(upstream) => Some(WorkerUpstream {
                 counters: metrics.upstream(&upstream.name),
                 balancer: balancers[upstream.index].clone(),
             }),
             Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
         };
-        let mirror = rule.mirror.as_ref();
+        let mirror = settings.mirror.as_ref();
         Self {
-            rule: Arc::clone(rule),
-            counters: metrics.route(&rule.name),
+            settings: Arc::clone(settings),
+            counters: metrics.route(&settings.name),
             limits: limits.collect(),
             protected_headers,
             upstream,

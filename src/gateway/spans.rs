@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Gateway,
-    ledger::{Ledger, RequestFacts},
+    ledger::{Ledger, RequestEndFacts},
     request_trace::RequestTracing,
     rules::WorkerRules,
 };
@@ -85,7 +85,7 @@ fn only_value<'h>(head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
 impl Ledger {
     /// Passes the spans of a sampled request on. Call when the request ends; `duration` is its total time.
     #[cold]
-    pub(super) fn finish_trace(&mut self, facts: &RequestFacts<'_>, duration: Duration) {
+    pub(super) fn finish_trace(&mut self, facts: &RequestEndFacts<'_>, duration: Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
         let summary = self.summary(facts);
         let SamplingDecision::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else {
@@ -98,11 +98,11 @@ impl Ledger {
         queue.push(trace);
     }
 
-    fn summary(&self, facts: &RequestFacts<'_>) -> RequestSummary {
+    fn summary(&self, facts: &RequestEndFacts<'_>) -> RequestSummary {
         let head = facts.head;
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
         let cut = |text: &str, max: usize| Box::from(&text[..text.floor_char_boundary(max)]);
-        let route = self.route.as_ref().map(|route| &route.rule);
+        let route = self.route.as_ref().map(|route| &route.settings);
         RequestSummary {
             method: head.map_or("", |head| head.method.as_str()).into(),
             path: cut(facts.path, MAX_PATH),

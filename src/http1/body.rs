@@ -1,7 +1,7 @@
 //! Reads and writes message bodies: RFC 9112, 6. Requests and responses share the code. Pure.
 
 use super::{
-    chunked::{ChunkedDecoder, Piece},
+    chunked::{ChunkedDecoder, ChunkedPart},
     error::FramingError,
     fields::Fields,
     head::BodyLength,
@@ -103,8 +103,8 @@ impl BodyDecoder {
             BodyState::Chunked(decoder) => {
                 let (before, trailers) = (out.len(), &mut self.trailers);
                 let decoded = decoder.decode_with(bytes, |piece| match piece {
-                    Piece::Data(data) => out.extend_from_slice(data),
-                    Piece::Trailer(name, value) => {
+                    ChunkedPart::Data(data) => out.extend_from_slice(data),
+                    ChunkedPart::Trailer(name, value) => {
                         let name = std::str::from_utf8(name).unwrap_or_default();
                         trailers.get_or_insert_default().push(name, value);
                     }

@@ -78,7 +78,7 @@ impl Extension {
 
 /// A part of a chunked body's content.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Piece<'a> {
+pub enum ChunkedPart<'a> {
     /// Bytes of a chunk's data.
     Data(&'a [u8]),
     /// A trailer's name and value.
@@ -123,14 +123,14 @@ impl ChunkedDecoder {
     pub fn decode_with(
         &mut self,
         bytes: &[u8],
-        mut sink: impl FnMut(Piece<'_>),
+        mut sink: impl FnMut(ChunkedPart<'_>),
     ) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < bytes.len() && !self.is_done() {
             if let ChunkPosition::Data(left) = &mut self.state {
                 let step = (*left).min((bytes.len() - at) as u64);
                 *left -= step;
-                sink(Piece::Data(&bytes[at..at + step as usize]));
+                sink(ChunkedPart::Data(&bytes[at..at + step as usize]));
                 at += step as usize;
                 if *left == 0 {
                     self.state = ChunkPosition::DataCr;
@@ -143,7 +143,11 @@ impl ChunkedDecoder {
         Ok(at)
     }
 
-    fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
+    fn step(
+        &mut self,
+        byte: u8,
+        sink: &mut impl FnMut(ChunkedPart<'_>),
+    ) -> Result<(), FramingError> {
         self.state = match self.state {
             ChunkPosition::Size { size, digits } => match char::from(byte).to_digit(16) {
                 Some(digit) if digits < 15 => {
@@ -181,7 +185,7 @@ impl ChunkedDecoder {
     fn trailer_step(
         &mut self,
         byte: u8,
-        sink: &mut impl FnMut(Piece<'_>),
+        sink: &mut impl FnMut(ChunkedPart<'_>),
     ) -> Result<(), FramingError> {
         self.trailers += 1;
         if self.trailers > MAX_TRAILERS {
@@ -199,7 +203,7 @@ impl ChunkedDecoder {
             self.state = ChunkPosition::Done;
         } else {
             let (name, value) = split_field(line)?;
-            sink(Piece::Trailer(name, value));
+            sink(ChunkedPart::Trailer(name, value));
         }
         self.line.clear();
         Ok(())

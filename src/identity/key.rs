@@ -162,7 +162,7 @@ impl KeyPlan {
         subject: &Subject<'_>,
         sink: &mut impl PartSink,
     ) -> Result<bool, AmbiguousValue> {
-        let mut found = CallerParts::default();
+        let mut found = FoundParts::default();
         for part in &self.0 {
             let is_empty = sink.add_part(part, subject)?;
             found.add(part, is_empty);
@@ -173,14 +173,14 @@ impl KeyPlan {
 
 /// Which parts of a key were found in a request.
 #[derive(Default)]
-pub(super) struct CallerParts {
+pub(super) struct FoundParts {
     /// Of the parts that identify a caller: true if one was empty, true if one was present.
     caller: (bool, bool),
     /// The same for the other parts.
     other: (bool, bool),
 }
 
-impl CallerParts {
+impl FoundParts {
     pub(super) fn add(&mut self, part: &KeyPart, is_empty: bool) {
         let (empty, present) =
             if part.identifies_caller() { &mut self.caller } else { &mut self.other };

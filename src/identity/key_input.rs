@@ -8,7 +8,7 @@ use super::{
     canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
     client,
     credentials::canonical_credentials,
-    key::{CallerParts, FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink},
+    key::{FALLBACK_TAG, FoundParts, KeyHasher, KeyPart, KeyPlan, PartSink},
     signed,
     token::{CredentialSource, Token},
 };
@@ -55,7 +55,7 @@ impl KeyPlan {
             return Err(KeyInputError::Count);
         }
         let mut hash = KeyHasher::new(secret);
-        let mut found = CallerParts::default();
+        let mut found = FoundParts::default();
         for (part, value) in self.0.iter().zip(input.values) {
             let is_empty = hash.add_input(part, value, input)?;
             found.add(part, is_empty);

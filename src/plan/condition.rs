@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::{CallerShare, RequestAttributes};
+use super::{CallerNumber, RequestAttributes};
 use crate::{
     error::GatewayError,
     identity::{QueryPairs, caller_percentile, header_value, is_forwarding_field},
@@ -22,7 +22,7 @@ impl<'r> RequestAttributes<'r> {
         &self,
         snapshot: &Snapshot,
         route: &ConditionalRoute,
-        share: CallerShare,
+        caller: CallerNumber,
         query: &ReadQuery<'r>,
     ) -> Result<bool, GatewayError> {
         for condition in route.tests() {
@@ -31,9 +31,9 @@ impl<'r> RequestAttributes<'r> {
             }
         }
         let Some(callers) = route.callers() else { return Ok(true) };
-        Ok(callers.contains(&match share {
-            CallerShare::Fixed(number) => number,
-            CallerShare::Hashed(secret) => {
+        Ok(callers.contains(&match caller {
+            CallerNumber::Fixed(number) => number,
+            CallerNumber::Hashed(secret) => {
                 let prefix = snapshot.identity.ipv6_prefix;
                 let (sources, headers) = (self.token_sources, self.headers);
                 caller_percentile(sources, headers, self.client.ip, prefix, secret)

@@ -3,22 +3,22 @@
 use std::borrow::Cow;
 
 use super::{
-    Evidence, LimitRequests, MatchedRoute, RequestAttributes, RequestView, Via, check_access,
-    limit_requests, status_requests, target_key,
+    MatchedRoute, PlannedCharges, RequestAttributes, RequestSource, RequestView, Via, check_access,
+    limit_requests, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
     http1::BodyLength,
     identity::{Caller, ClientAddress, KeySecret},
     limit::Admission,
-    snapshot::{LimitRequest, Snapshot},
+    snapshot::{PlannedCharge, Snapshot},
     tls::SelectedName,
 };
 
 /// What a decision needs to know beyond the request itself.
 pub struct DecisionInput<'a> {
     /// The source of the request: a connection, or a line of a log.
-    pub evidence: Evidence<'a>,
+    pub source: RequestSource<'a>,
     /// Detects requests that have already passed through this process; `None` outside a gateway process.
     pub via: Option<&'a Via>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
@@ -93,9 +93,9 @@ pub struct RoutePlan {
     /// The caller; `None` if the throttle does not apply.
     pub caller: Option<Caller>,
     /// The limits to charge, with their keys and costs.
-    pub charges: LimitRequests,
+    pub charges: PlannedCharges,
     /// The limits that a `status` route reports; empty for other routes.
-    pub status_requests: Vec<LimitRequest>,
+    pub status_charges: Vec<PlannedCharge>,
     /// The hash that the upstream chooses a target by; `None` for other policies, and for ambiguous parts.
     pub target_key: Option<u64>,
     /// The error that refuses the request once the throttle has admitted its caller, before a limit is charged.
@@ -161,13 +161,13 @@ pub fn decide(
     input: &DecisionInput<'_>,
     request: RequestView<'_>,
 ) -> RequestDecision {
-    match answer_on_any_route(input, &request) {
+    match check_before_routing(input, &request) {
         Ok(None) => {}
         Ok(Some(answer)) => return RequestDecision::unread(NextStep::Answer(answer)),
         Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     }
     let length = request.length;
-    let attributes = match RequestAttributes::read(snapshot, &input.evidence, request) {
+    let attributes = match RequestAttributes::read(snapshot, &input.source, request) {
         Ok(attributes) => attributes,
         Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     };
@@ -188,7 +188,7 @@ impl RequestDecision {
 
 /// The checks before the path is read.
 #[inline]
-fn answer_on_any_route(
+fn check_before_routing(
     input: &DecisionInput<'_>,
     request: &RequestView<'_>,
 ) -> Result<Option<LocalAnswer>, GatewayError> {
@@ -215,12 +215,12 @@ fn decide_on_route(
     if input.certificate.is_some_and(|name| !name.serves(&attributes.host)) {
         return Err(GatewayError::Misdirected.into());
     }
-    if let Some(index) = attributes.find_preflight(snapshot, &input.evidence) {
+    if let Some(index) = attributes.find_preflight(snapshot, &input.source) {
         check_access(&snapshot.routes[index], attributes.client)
             .map_err(RequestRefusal::at(RefusedRoute::Preflight(index)))?;
         return Ok(NextStep::Answer(LocalAnswer::Preflight(index)));
     }
-    let matched = attributes.find_route(snapshot, &input.evidence)?;
+    let matched = attributes.find_route(snapshot, &input.source)?;
     let refused = RefusedRoute::Matched(matched.index);
     check_access(matched.route, attributes.client).map_err(RequestRefusal::at(refused))?;
     let mut plan = RoutePlan::new(matched.index);
@@ -235,8 +235,8 @@ impl RoutePlan {
         Self {
             route,
             caller: None,
-            charges: LimitRequests::new(),
-            status_requests: Vec::new(),
+            charges: PlannedCharges::new(),
+            status_charges: Vec::new(),
             target_key: None,
             refused_after_throttle: None,
         }
@@ -257,7 +257,7 @@ impl RoutePlan {
                 self.caller = Some(caller);
             }
             self.charges = limit_requests(route, subject, input.key_secret)?;
-            self.status_requests = status_requests(route, subject, input.key_secret)?;
+            self.status_charges = status_charges(route, subject, input.key_secret)?;
             self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
             Ok(())
         })?;

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::{Evidence, MatchedRoute, RequestAttributes};
+use super::{MatchedRoute, RequestAttributes, RequestSource};
 use crate::{error::GatewayError, http1::Fields, snapshot::Snapshot};
 
 /// The methods that a logged `OPTIONS` may have asked for as a preflight.
@@ -16,28 +16,28 @@ impl<'r> RequestAttributes<'r> {
     pub(super) fn find_preflight(
         &self,
         snapshot: &Snapshot,
-        evidence: &Evidence<'_>,
+        source: &RequestSource<'_>,
     ) -> Option<usize> {
         if *self.method != Method::OPTIONS {
             return None;
         }
-        match evidence {
-            Evidence::Request { .. } => self.find_requested(snapshot, evidence),
-            Evidence::Log { .. } => self.find_assumed(snapshot, evidence),
+        match source {
+            RequestSource::Request { .. } => self.find_requested(snapshot, source),
+            RequestSource::Log { .. } => self.find_assumed(snapshot, source),
         }
     }
 
     #[cold]
-    fn find_requested(&self, snapshot: &Snapshot, evidence: &Evidence<'_>) -> Option<usize> {
+    fn find_requested(&self, snapshot: &Snapshot, source: &RequestSource<'_>) -> Option<usize> {
         let requested = requested_method(self.headers)?;
         let has_cors = |found: MatchedRoute<'_>| found.route.cors.as_ref().map(|_| found.index);
-        match self.with_method(&requested).find_route(snapshot, evidence) {
+        match self.with_method(&requested).find_route(snapshot, source) {
             Ok(found) => has_cors(found),
             // No route allows the method: a route that allows another one answers, so that the browser shows the
             // allowed methods.
             Err(refusal) => match refusal.error {
                 GatewayError::MethodNotAllowed(methods) => methods.iter().find_map(|method| {
-                    self.with_method(method).find_route(snapshot, evidence).ok().and_then(has_cors)
+                    self.with_method(method).find_route(snapshot, source).ok().and_then(has_cors)
                 }),
                 _ => None,
             },
@@ -45,10 +45,10 @@ impl<'r> RequestAttributes<'r> {
     }
 
     #[cold]
-    fn find_assumed(&self, snapshot: &Snapshot, evidence: &Evidence<'_>) -> Option<usize> {
+    fn find_assumed(&self, snapshot: &Snapshot, source: &RequestSource<'_>) -> Option<usize> {
         COMMON_METHODS.iter().find_map(|method| {
             let attributes = self.with_method(method);
-            let found = attributes.find_route(snapshot, evidence).ok()?;
+            let found = attributes.find_route(snapshot, source).ok()?;
             found.route.cors.as_ref().map(|_| found.index)
         })
     }

@@ -9,7 +9,7 @@ use super::{
     call::run,
     cluster::Cluster,
     connect,
-    context::RedisShared,
+    context::RedisContext,
     node::{NodeConnection, RedisNode},
     presence_keys::PresenceKeys,
     script::{self, Scripts},
@@ -25,7 +25,7 @@ use crate::{
 
 /// The part of the Redis store that the process's workers share.
 pub(crate) struct RedisBackend {
-    pub(super) context: Arc<RedisShared>,
+    pub(super) context: Arc<RedisContext>,
     pub(super) layout: Layout,
     pub(super) scripts: Scripts,
     sentinel: Option<Arc<SentinelGroup>>,
@@ -63,7 +63,7 @@ impl RedisBackend {
     ///
     /// A URL or the certificates are malformed, there is no URL, or the thread cannot be started.
     pub(crate) fn new(options: RedisOptions, clock: Clock) -> Result<Self, RedisSetupError> {
-        let context = Arc::new(RedisShared::new(options, clock)?);
+        let context = Arc::new(RedisContext::new(options, clock)?);
         let options = &context.options;
         let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
         let node = |url: &str| -> Result<_, RedisSetupError> {
@@ -127,7 +127,7 @@ impl RedisBackend {
     async fn node(&self, shard: ShardId) -> Result<Arc<RedisNode>, RedisFailure> {
         match &self.layout {
             Layout::Fixed(shards) => {
-                let shard = shards.get(usize::from(shard.0)).ok_or(RedisFailure::Open)?;
+                let shard = shards.get(usize::from(shard.0)).ok_or(RedisFailure::Unsent)?;
                 Ok(Arc::clone(&shard.primary))
             }
             Layout::Cluster(cluster) => {
@@ -137,7 +137,7 @@ impl RedisBackend {
                 }
                 let map = cluster.map();
                 let owner = map.owner(shard).map(|index| Arc::clone(&map.nodes[index]));
-                owner.ok_or(RedisFailure::Open)
+                owner.ok_or(RedisFailure::Unsent)
             }
         }
     }
@@ -146,7 +146,7 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`] if no server of a Cluster is known to serve the slot.
+    /// [`RedisFailure::Unsent`] if no server of a Cluster is known to serve the slot.
     pub(super) async fn node_of_tag(&self, tag: &str) -> Result<Arc<RedisNode>, RedisFailure> {
         self.node(self.shard_of_tag(tag.as_bytes())).await
     }
@@ -322,7 +322,7 @@ impl RedisBackend {
     }
 
     async fn within_response_timeout<F: Future>(&self, reply: F) -> Result<F::Output, Elapsed> {
-        let RedisShared { options, clock, .. } = &*self.context;
+        let RedisContext { options, clock, .. } = &*self.context;
         clock.timeout(options.response_timeout, reply).await
     }
 

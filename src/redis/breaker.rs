@@ -82,12 +82,12 @@ impl BreakerConnection {
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`] at once if the breaker is open.
+    /// [`RedisFailure::Unsent`] at once if the breaker is open.
     pub(super) async fn live(&self) -> Result<LiveConnection, RedisFailure> {
         let state = self.breaker.state.borrow().clone();
         match state {
             BreakerState::Closed(live) => Ok(live),
-            BreakerState::Open => Err(RedisFailure::Open),
+            BreakerState::Open => Err(RedisFailure::Unsent),
             BreakerState::Connecting => self.connected().await,
         }
     }
@@ -97,7 +97,7 @@ impl BreakerConnection {
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`] if the gateway cannot connect to the server.
+    /// [`RedisFailure::Unsent`] if the gateway cannot connect to the server.
     pub(super) async fn replacement(
         &self,
         ended: &LiveConnection,
@@ -116,7 +116,7 @@ impl BreakerConnection {
         let mut state = self.breaker.state.subscribe();
         match state.wait_for(|state| !matches!(state, BreakerState::Connecting)).await.as_deref() {
             Ok(BreakerState::Closed(live)) => Ok(live.clone()),
-            _ => Err(RedisFailure::Open),
+            _ => Err(RedisFailure::Unsent),
         }
     }
 
@@ -212,7 +212,7 @@ impl Breaker {
             failure = self.ping_until_failure(connection, number) => ConnectionEnd::Down(failure),
             now = reachability.wait_for(|now| *now != Reachability::Up(epoch)) => match now.as_deref() {
                 Ok(Reachability::Down(failure)) => ConnectionEnd::Down(*failure),
-                _ => ConnectionEnd::Down(RedisFailure::Open),
+                _ => ConnectionEnd::Down(RedisFailure::Unsent),
             },
         }
     }

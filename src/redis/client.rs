@@ -104,7 +104,7 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// A [`CallError`]. Only [`RedisFailure::Open`] and [`RedisFailure::Server`] guarantee that nothing was
+    /// A [`CallError`]. Only [`RedisFailure::Unsent`] and [`RedisFailure::Server`] guarantee that nothing was
     /// charged.
     pub(crate) async fn charge(
         &self,
@@ -152,7 +152,7 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// The call's failure. Only [`RedisFailure::Open`] and [`RedisFailure::Server`] guarantee that nothing
+    /// The call's failure. Only [`RedisFailure::Unsent`] and [`RedisFailure::Server`] guarantee that nothing
     /// was adjusted.
     pub(crate) async fn adjust(
         &self,
@@ -228,7 +228,7 @@ impl RedisClient {
         let connection = self.connections.get(shard);
         if connection.as_ref().is_some_and(|connection| connection.is_open()) {
             self.connections.refresh_cluster();
-            return Err(CallError { failure: RedisFailure::Open, late: None });
+            return Err(CallError { failure: RedisFailure::Unsent, late: None });
         }
         let now = self.clock().manual_now();
         let mut attempt = None;
@@ -248,7 +248,7 @@ impl RedisClient {
             if let Some(connection) = self.connections.get(shard) {
                 connection.give_up_connecting();
             }
-            Err(RedisFailure::Open.into())
+            Err(RedisFailure::Unsent.into())
         });
         let outcome = outcome.and_then(|reply| parse(&reply).ok_or(RedisFailure::Reply.into()));
         outcome.map_err(|AttemptError { failure, trips_breaker, code }| {
@@ -261,7 +261,7 @@ impl RedisClient {
                 }
             }
             let is_unsent = attempt.as_ref().is_some_and(|attempt| attempt.is_unsent);
-            let failure = if is_unsent { RedisFailure::Open } else { failure };
+            let failure = if is_unsent { RedisFailure::Unsent } else { failure };
             self.connections.refresh_cluster();
             let late = attempt.and_then(|attempt| attempt.reply).map(LateReply);
             CallError { failure, late }
@@ -374,10 +374,10 @@ impl WorkerConnections {
 
     /// The connection for a shard if [`Self::get`] found none: waits for the Cluster's first map.
     async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, RedisFailure> {
-        let cluster = self.cluster.as_ref().ok_or(RedisFailure::Open)?;
+        let cluster = self.cluster.as_ref().ok_or(RedisFailure::Unsent)?;
         cluster.wait_for_first_read().await;
         self.update(cluster);
-        self.get(shard).ok_or(RedisFailure::Open)
+        self.get(shard).ok_or(RedisFailure::Unsent)
     }
 
     /// The connection to which a Cluster's error reply redirects; `None` if it does not.

@@ -14,7 +14,7 @@ use super::{
     RedisFailure,
     call::ClusterRedirect,
     connect,
-    context::RedisShared,
+    context::RedisContext,
     health::Reachability,
     node::RedisNode,
     shard_id::{SLOTS, ShardId},
@@ -88,7 +88,7 @@ pub(super) struct MapStatus {
 
 /// The Cluster, shared by all threads.
 pub(super) struct Cluster {
-    context: Arc<RedisShared>,
+    context: Arc<RedisContext>,
     /// The credentials and TLS settings of every server; the address is the first seed's.
     template: ConnectionInfo,
     /// The configured servers.
@@ -104,7 +104,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Opens no connection yet.
     pub(super) fn new(
-        context: Arc<RedisShared>,
+        context: Arc<RedisContext>,
         template: ConnectionInfo,
         seeds: Box<[Arc<RedisNode>]>,
     ) -> Self {
@@ -227,7 +227,7 @@ impl Cluster {
         let mut command = ::redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = command.query_async::<Value>(&mut connection);
-        let RedisShared { options, clock, .. } = &*self.context;
+        let RedisContext { options, clock, .. } = &*self.context;
         let reply = match clock.timeout(options.connect_timeout, reply).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => return Err(RedisFailure::classify(&error)),
@@ -367,7 +367,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_redirect_to_an_unknown_host_refreshes_the_map() {
-        let context = Arc::new(RedisShared::new(options(), Clock::system()).unwrap());
+        let context = Arc::new(RedisContext::new(options(), Clock::system()).unwrap());
         let credentials = &context.options.credentials;
         let client = connect::client_for_url("redis://seed:1", credentials, None).unwrap();
         let template = client.get_connection_info().clone();

@@ -6,7 +6,7 @@ use ::redis::{
     TlsCertificates, aio::MultiplexedConnection,
 };
 
-use super::{Credentials, RedisFailure, RedisSetupError, context::RedisShared, error_code};
+use super::{Credentials, RedisFailure, RedisSetupError, context::RedisContext, error_code};
 
 /// Number of commands that may wait in a connection's write buffer. Further ones wait within their own
 /// timeout.
@@ -45,7 +45,7 @@ pub(super) fn is_redirect(error: &::redis::RedisError) -> bool {
 /// The failure to connect, or [`RedisFailure::Timeout`].
 pub(super) async fn open(
     client: &Client,
-    context: &RedisShared,
+    context: &RedisContext,
 ) -> Result<MultiplexedConnection, ConnectError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)

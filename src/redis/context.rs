@@ -6,13 +6,13 @@ use super::{RedisOptions, RedisSetupError, background::BackgroundThread};
 use crate::clock::Clock;
 
 /// Made once for each process. Every wait uses its clock, including waits for a server's reply.
-pub(super) struct RedisShared {
+pub(super) struct RedisContext {
     pub(super) options: RedisOptions,
     pub(super) clock: Clock,
     pub(super) background: BackgroundThread,
 }
 
-impl RedisShared {
+impl RedisContext {
     /// Starts the background thread.
     ///
     /// # Errors

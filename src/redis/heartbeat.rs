@@ -6,7 +6,7 @@ use ::redis::Cmd;
 
 use super::{
     RedisBackend, RedisFailure,
-    context::RedisShared,
+    context::RedisContext,
     node::{NodeConnection, RedisNode},
     presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
@@ -117,7 +117,7 @@ impl HeartbeatConnection {
         };
         let connection = &mut self.connection.insert(usable).connection;
         let reply = report.query_async(connection);
-        let RedisShared { options, clock, .. } = &*backend.context;
+        let RedisContext { options, clock, .. } = &*backend.context;
         let failure = match clock.timeout(options.response_timeout, reply).await {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(RedisFailure::Reply),

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::{
     RedisFailure,
     connect::{self, ConnectError},
-    context::RedisShared,
+    context::RedisContext,
     health::{self, NodeHealth, Probe, Reachability},
     probe::probe,
     sentinel::SentinelGroup,
@@ -37,7 +37,7 @@ pub(super) struct RedisNode {
     /// `host:port`, or Sentinel's name for the primary.
     pub(super) name: Box<str>,
     address: NodeAddress,
-    context: Arc<RedisShared>,
+    context: Arc<RedisContext>,
     pub(super) health: NodeHealth,
     /// Starts the health monitor.
     monitor: Once,
@@ -98,17 +98,20 @@ impl NodeConnection {
 
 impl RedisNode {
     /// The server at a client's address. Opens no connection.
-    pub(super) fn fixed(client: Client, context: Arc<RedisShared>) -> Self {
+    pub(super) fn fixed(client: Client, context: Arc<RedisContext>) -> Self {
         let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
         Self::new(name.into(), NodeAddress::Fixed(Box::new(client)), context)
     }
 
     /// The primary that Sentinel names. Opens no connection.
-    pub(super) fn behind_sentinel(sentinel: Arc<SentinelGroup>, context: Arc<RedisShared>) -> Self {
+    pub(super) fn behind_sentinel(
+        sentinel: Arc<SentinelGroup>,
+        context: Arc<RedisContext>,
+    ) -> Self {
         Self::new(sentinel.master.clone(), NodeAddress::Sentinel(sentinel), context)
     }
 
-    fn new(name: Box<str>, address: NodeAddress, context: Arc<RedisShared>) -> Self {
+    fn new(name: Box<str>, address: NodeAddress, context: Arc<RedisContext>) -> Self {
         Self {
             name,
             address,
@@ -196,14 +199,14 @@ impl RedisNode {
     ///
     /// # Errors
     ///
-    /// [`RedisFailure::Open`] if the server is not up, or the failure to connect.
+    /// [`RedisFailure::Unsent`] if the server is not up, or the failure to connect.
     pub(super) async fn connect_if_up(self: &Arc<Self>) -> Result<NodeConnection, RedisFailure> {
         let mut changes = self.watch_health();
         // Cannot fail: `self` owns the sender.
         let found = changes.wait_for(|found| *found != Reachability::Unknown).await;
         match found.map(|found| *found) {
             Ok(found @ Reachability::Up(_)) => self.connect_with_reachability(found).await,
-            _ => Err(RedisFailure::Open),
+            _ => Err(RedisFailure::Unsent),
         }
     }
 

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::{
     RedisBackend, RedisFailure,
-    context::RedisShared,
+    context::RedisContext,
     heartbeat::{Deletions, HeartbeatConnection, HeartbeatReply},
     presence_keys::PresenceKeys,
 };
@@ -169,7 +169,7 @@ impl<'a> Reporter<'a> {
                 let mut connection = node_connection.connection;
                 let command = keys.leave(&presence.member);
                 let reply = command.exec_async(&mut connection);
-                let RedisShared { options, clock, .. } = &*backend.context;
+                let RedisContext { options, clock, .. } = &*backend.context;
                 let timeout = options.response_timeout.min(LEAVE_TIMEOUT);
                 let _ = clock.timeout(timeout, reply).await;
             },

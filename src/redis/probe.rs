@@ -7,7 +7,7 @@ use ::redis::{RedisResult, Value, aio::MultiplexedConnection};
 use super::{
     RedisFailure,
     connect::{ConnectError, is_redirect},
-    context::RedisShared,
+    context::RedisContext,
     script::Scripts,
 };
 use crate::clock::Clock;
@@ -24,7 +24,7 @@ const PROBE_KEY_TTL: u64 = 1_000;
 pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
-    context: &RedisShared,
+    context: &RedisContext,
 ) -> Result<(), ConnectError> {
     let mut checks = ::redis::pipe();
     checks.ignore_errors().add_command(Scripts::exists_command());

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{
     RedisFailure,
     connect::{self, ConnectError},
-    context::RedisShared,
+    context::RedisContext,
 };
 
 /// The sentinels, and the primary that they monitor.
@@ -50,7 +50,7 @@ impl SentinelGroup {
     /// No sentinel names a primary, or the server that they name cannot be reached or is not a primary.
     pub(super) async fn open(
         &self,
-        context: &RedisShared,
+        context: &RedisContext,
     ) -> Result<MultiplexedConnection, ConnectError> {
         match self.address() {
             Some(address) => self.open_at(&address, context).await,
@@ -60,7 +60,10 @@ impl SentinelGroup {
 
     /// Connects to the address that most sentinels name, if the server there is a primary. In a tie, connects
     /// to the first such server.
-    async fn discover(&self, context: &RedisShared) -> Result<MultiplexedConnection, ConnectError> {
+    async fn discover(
+        &self,
+        context: &RedisContext,
+    ) -> Result<MultiplexedConnection, ConnectError> {
         let replies = self.sentinels.iter().map(async |sentinel| {
             let mut connection = connect::open(sentinel, context).await?;
             self.query_address(&mut connection, context).await
@@ -101,7 +104,7 @@ impl SentinelGroup {
     pub(super) async fn open_at(
         &self,
         (host, port): &(String, u16),
-        context: &RedisShared,
+        context: &RedisContext,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let client = connect::client_at(&self.template, host, *port);
         let client = client.ok_or(ConnectError::from(RedisFailure::Reply))?;
@@ -121,7 +124,7 @@ impl SentinelGroup {
     pub(super) async fn query_address(
         &self,
         connection: &mut MultiplexedConnection,
-        context: &RedisShared,
+        context: &RedisContext,
     ) -> Result<(String, u16), ConnectError> {
         let mut command = ::redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
@@ -136,7 +139,7 @@ impl SentinelGroup {
 
 async fn is_primary(
     connection: &mut MultiplexedConnection,
-    context: &RedisShared,
+    context: &RedisContext,
 ) -> Result<bool, ConnectError> {
     let command = ::redis::cmd("ROLE");
     let reply = command.query_async::<Vec<::redis::Value>>(connection);

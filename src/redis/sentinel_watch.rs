@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::{
     connect,
-    context::RedisShared,
+    context::RedisContext,
     node::RedisNode,
     sentinel::{SentinelGroup, rank_by_votes},
 };
@@ -28,7 +28,7 @@ impl SentinelWatch {
 
     /// Asks each sentinel once. Replaces all connections if another address has more votes than the one in
     /// use and the server there is a primary.
-    pub(super) async fn check(&mut self, context: &RedisShared) {
+    pub(super) async fn check(&mut self, context: &RedisContext) {
         let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
         let replies =

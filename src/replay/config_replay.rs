@@ -16,10 +16,10 @@ use crate::{
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Change, Charge},
     plan::{
-        self, DecisionInput, Evidence, LimitRequests, LocalAnswer, NextStep, RefusedRoute,
+        self, DecisionInput, LocalAnswer, NextStep, PlannedCharges, RefusedRoute, RequestSource,
         RequestView,
     },
-    snapshot::{LimitPolicy, LimitRequest, Snapshot},
+    snapshot::{LimitPolicy, PlannedCharge, Snapshot},
     store::memory::MemoryStore,
 };
 
@@ -174,7 +174,7 @@ impl ConfigReplay {
     pub(super) fn plan(
         &self,
         request: &LoggedRequest<'_>,
-        limit_requests: &mut LimitRequests,
+        limit_requests: &mut PlannedCharges,
     ) -> PlannedRequest {
         if request.line.not_checked {
             return PlannedRequest::NotChecked;
@@ -191,7 +191,7 @@ impl ConfigReplay {
         &self,
         request: &LoggedRequest<'_>,
         method: &Method,
-        limit_requests: &mut LimitRequests,
+        limit_requests: &mut PlannedCharges,
     ) -> Result<PlannedRequest, GatewayError> {
         let target = &*request.line.target;
         if !is_origin_form(target) {
@@ -223,7 +223,7 @@ impl ConfigReplay {
         request: &LoggedRequest<'_>,
         method: &Method,
         target: &[u8],
-        limit_requests: &mut LimitRequests,
+        limit_requests: &mut PlannedCharges,
     ) -> Result<PlannedRequest, GatewayError> {
         if matches!(*method, Method::CONNECT | Method::TRACE) {
             // Refused whatever the target is: that of a `CONNECT` is a host, which a log may lack.
@@ -244,15 +244,15 @@ impl ConfigReplay {
         &self,
         request: &LoggedRequest<'_>,
         view: RequestView<'_>,
-        limit_requests: &mut LimitRequests,
+        limit_requests: &mut PlannedCharges,
     ) -> PlannedRequest {
-        let evidence = Evidence::Log {
+        let source = RequestSource::Log {
             client: request.line.client,
             token: request.sources,
             has_query: request.has_query,
         };
         let input = DecisionInput {
-            evidence,
+            source,
             via: None,
             redirect_https: None,
             certificate: None,
@@ -289,7 +289,7 @@ impl ConfigReplay {
     pub(super) fn decide(
         &mut self,
         plan: PlannedRequest,
-        limit_requests: &mut &[LimitRequest],
+        limit_requests: &mut &[PlannedCharge],
         at: LogEvent,
     ) -> RequestOutcome {
         let (index, requests, status) = match plan {

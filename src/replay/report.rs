@@ -15,7 +15,7 @@ use crate::clock::StoreTime;
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The files of the log.
-    pub files: Vec<File>,
+    pub files: Vec<ReportFile>,
     /// Number of lines.
     pub lines: u64,
     /// Number of lines with a request.
@@ -23,7 +23,7 @@ pub struct Report {
     /// Number of malformed lines.
     pub malformed: u64,
     /// The first malformed lines.
-    pub first_malformed: Vec<Malformed>,
+    pub first_malformed: Vec<MalformedLine>,
     /// Number of lines of the process log, which are skipped.
     pub process_lines: u64,
     /// Number of requests that the logging gateway ended before any limit was charged.
@@ -45,7 +45,7 @@ pub struct Report {
 
 /// One file of the log.
 #[derive(Debug, Serialize)]
-pub struct File {
+pub struct ReportFile {
     /// Its name.
     pub name: String,
     /// `json`, `combined`, or `None` if no line could be read.
@@ -58,7 +58,7 @@ pub struct File {
 
 /// A malformed line.
 #[derive(Debug, Serialize)]
-pub struct Malformed {
+pub struct MalformedLine {
     /// `file:line`.
     pub at: String,
     /// What was found, and what was expected.
@@ -87,16 +87,16 @@ pub struct ConfigResult {
     /// Number of requests that a limit would have refused.
     pub refused: u64,
     /// Results by limit.
-    pub limits: Vec<Row>,
+    pub limits: Vec<ReportRow>,
     /// Results by route.
-    pub routes: Vec<Row>,
+    pub routes: Vec<ReportRow>,
     /// The callers with the most refusals, then those with the most requests.
     pub callers: Vec<CallerRow>,
 }
 
 /// Decisions of one limit or route.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct ReportRow {
     /// Name of the limit or route.
     pub name: String,
     /// Number of requests.
@@ -108,7 +108,7 @@ pub struct Row {
     /// The first refused request.
     pub first_refusal: Option<Refusal>,
     /// The minute with the most refusals.
-    pub worst_minute: Option<Minute>,
+    pub worst_minute: Option<WorstMinute>,
 }
 
 /// A refused request.
@@ -122,7 +122,7 @@ pub struct Refusal {
 
 /// A minute with refusals.
 #[derive(Debug, Serialize)]
-pub struct Minute {
+pub struct WorstMinute {
     /// Its start (RFC 3339).
     pub time: String,
     /// Number of requests refused in this minute.
@@ -192,7 +192,7 @@ impl Report {
     pub fn new(replay: &Replay, top: usize) -> Self {
         let results = replay.configs.iter().enumerate();
         Self {
-            files: replay.files.iter().map(File::new).collect(),
+            files: replay.files.iter().map(ReportFile::new).collect(),
             lines: replay.files.iter().map(|file| file.lines).sum(),
             requests: replay.requests(),
             malformed: replay.malformed,
@@ -200,7 +200,7 @@ impl Report {
             first_malformed: replay
                 .first_malformed
                 .iter()
-                .map(|(position, fault)| Malformed {
+                .map(|(position, fault)| MalformedLine {
                     at: file_and_line(replay, *position),
                     fault: fault.to_string(),
                 })
@@ -221,7 +221,7 @@ impl Report {
     }
 }
 
-impl File {
+impl ReportFile {
     fn new(file: &super::FileReport) -> Self {
         let format = file.format.map(super::Format::name);
         Self { name: file.name.clone(), format, lines: file.lines, broken: file.read_error.clone() }
@@ -255,17 +255,19 @@ impl ConfigResult {
             admitted: config.admitted,
             refused: config.refused,
             limits: limits
-                .map(|(limit, counts)| Row::new(replay, limit.limit.name(), counts))
+                .map(|(limit, counts)| ReportRow::new(replay, limit.limit.name(), counts))
                 .collect(),
-            routes: routes.map(|(route, counts)| Row::new(replay, &route.name, counts)).collect(),
+            routes: routes
+                .map(|(route, counts)| ReportRow::new(replay, &route.name, counts))
+                .collect(),
             callers: callers.collect(),
         }
     }
 }
 
-impl Row {
+impl ReportRow {
     fn new(replay: &Replay, name: &str, counts: &DecisionCounts) -> Self {
-        let minute = |(time, refused)| Minute { time: rfc3339(time), refused };
+        let minute = |(time, refused)| WorstMinute { time: rfc3339(time), refused };
         Self {
             name: name.to_owned(),
             requests: counts.requests,

@@ -51,7 +51,7 @@ impl GrpcStatus {
             GatewayError::Path(_)
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
-            | GatewayError::LimitRequest(_)
+            | GatewayError::PlannedCharge(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
             GatewayError::Framing(_)
             | GatewayError::BodyIncomplete

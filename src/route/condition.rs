@@ -152,7 +152,7 @@ impl ConditionalRoute {
 
 /// The callers of the routes with the same tests and one method.
 #[derive(Default)]
-struct Shares {
+struct CallerRanges {
     /// The route without a weight.
     unweighted: Option<usize>,
     /// The last route with a weight, and the end of its range.
@@ -180,7 +180,7 @@ fn assign_callers(
     group: &mut [ConditionalRoute],
     conflict: &mut impl FnMut(usize, usize, ConflictKind),
 ) {
-    let mut by_method = HashMap::<Option<Method>, Shares, RandomState>::default();
+    let mut by_method = HashMap::<Option<Method>, CallerRanges, RandomState>::default();
     for route in group {
         let methods = route.methods.iter().cloned().map(Some);
         let mut keys: SmallVec<[Option<Method>; 4]> = methods.collect();

@@ -11,7 +11,7 @@ use crate::identity::TrustedProxies;
 use crate::route::normalize::Slashes;
 use crate::tls::{
     Certificate, ServerNames, TlsError,
-    server::{OfferedProtocols, ServerName},
+    server::{CertificateEntry, OfferedProtocols},
 };
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
 
@@ -173,7 +173,7 @@ fn server_names(
             continue;
         }
         let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
-            ServerName::new(certificate, files.client_ca.as_deref(), offered)
+            CertificateEntry::new(certificate, files.client_ca.as_deref(), offered)
         });
         match name {
             Ok(name) => entries.push(Arc::new(name)),

@@ -70,7 +70,7 @@ pub enum TierMatch {
 
 /// A charge of one request to one limit of its route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct LimitRequest {
+pub struct PlannedCharge {
     /// The limit's index in its route.
     pub limit_index: u16,
     /// The key to charge.
@@ -110,7 +110,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[LimitRequest; 4]>,
+        requests: &mut SmallVec<[PlannedCharge; 4]>,
     ) -> Result<(), LimitRequestError> {
         let cost = self.cost.request_cost(subject.headers)?;
         self.add_with_cost(limit_index, cost, subject, secret, requests)
@@ -128,7 +128,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[LimitRequest; 4]>,
+        requests: &mut SmallVec<[PlannedCharge; 4]>,
     ) -> Result<(), AmbiguousValue> {
         self.add_with_cost(limit_index, self.limit.cost, subject, secret, requests)
     }
@@ -139,7 +139,7 @@ impl LimitPolicy {
         cost: u32,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[LimitRequest; 4]>,
+        requests: &mut SmallVec<[PlannedCharge; 4]>,
     ) -> Result<(), AmbiguousValue> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
@@ -152,7 +152,7 @@ impl LimitPolicy {
             if tier.is_some_and(|tier| self.is_unlimited(tier)) {
                 continue;
             }
-            requests.push(LimitRequest { limit_index, key, cost, tier });
+            requests.push(PlannedCharge { limit_index, key, cost, tier });
         }
         Ok(())
     }

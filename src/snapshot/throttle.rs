@@ -5,7 +5,7 @@ use crate::config::{self, Config};
 use crate::throttle::{
     Geometry, POLICY, ThrottleSettings,
     geometry::Sizing,
-    mode::{Mode, Watermarks},
+    mode::{ThrottleMode, Watermarks},
 };
 
 /// One minute, in ms.
@@ -34,7 +34,7 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
         root.at("limits").entry(POLICY).fault_at_key(what, "another name");
     }
     check_fixed_responses(root, config);
-    if configured.mode == Mode::On {
+    if configured.mode == ThrottleMode::On {
         let what = "`on`: a gateway that starts without active users admits no user";
         section.at("mode").note(what, "`auto`, and `PUT /api/throttle` when it is needed");
     }
@@ -146,7 +146,7 @@ fn max_memory(
 mod tests {
     use crate::config;
     use crate::snapshot::Snapshot;
-    use crate::throttle::mode::{Mode, Watermarks};
+    use crate::throttle::mode::{ThrottleMode, Watermarks};
 
     const ROUTES: &str = "\
 upstreams:
@@ -168,7 +168,10 @@ routes:
     fn missing_keys_have_their_defaults() {
         let settings = compile("max_active: 100").unwrap().throttle.unwrap();
         assert_eq!(settings.watermarks, Watermarks { max_active: 100, resume_below: 90 });
-        assert_eq!((settings.mode, &settings.forget_status[..]), (Mode::Auto, &[401, 403][..]));
+        assert_eq!(
+            (settings.mode, &settings.forget_status[..]),
+            (ThrottleMode::Auto, &[401, 403][..])
+        );
         assert_eq!(
             (settings.geometry.complete_generations, settings.geometry.generation_length),
             (30, 60_000)
@@ -189,7 +192,8 @@ routes:
         let long = compile("max_active: 100, memory: 24h, capacity: 1000").unwrap();
         assert_eq!(long.throttle.unwrap().geometry.generation_length, 48 * 60_000);
         assert!(
-            compile("max_active: 100, mode: 'off'").unwrap().throttle.unwrap().mode == Mode::Off
+            compile("max_active: 100, mode: 'off'").unwrap().throttle.unwrap().mode
+                == ThrottleMode::Off
         );
     }
 

@@ -10,7 +10,7 @@ use super::listen::tls_fault;
 use super::parts::header as header_name;
 use super::section::Section;
 use crate::config::{self, ConfigSource, EnvLookup, Fault, Faults, SecretReference};
-use crate::tls::{ClientTls, TlsFile, client::Offer};
+use crate::tls::{ClientTls, TlsFile, client::OfferedToServer};
 use crate::trace::{ExportSettings, ParentTrust, SamplingRules};
 
 /// The header fields that the gateway writes itself in requests to the collector.
@@ -150,7 +150,7 @@ fn headers(section: &Section<'_>, traces: &config::Traces) -> Vec<(HeaderName, S
 fn tls(section: &Section<'_>, traces: &config::Traces) -> Option<CollectorTls> {
     let authorities = section.at("tls_ca");
     if traces.endpoint.is_tls() {
-        let rules = ClientTls::new(traces.tls_ca.as_deref(), None, Offer::Http1);
+        let rules = ClientTls::new(traces.tls_ca.as_deref(), None, OfferedToServer::Http1);
         let rules = rules.map_err(|error| tls_fault(&authorities, &error)).ok()?;
         return Some(CollectorTls { config: rules.http1_config, files: rules.files });
     }

@@ -12,7 +12,7 @@ use super::balance;
 use super::listen::tls_fault;
 use super::section::Section;
 use crate::config;
-use crate::tls::{Certificate, ClientTls, TlsError, client::Offer};
+use crate::tls::{Certificate, ClientTls, TlsError, client::OfferedToServer};
 use crate::upstream::{
     FixedResponse, Protocol, ServerAddress, Servers, Target, TargetTls, Upstream, UpstreamKind,
     WeightedTarget,
@@ -89,9 +89,9 @@ fn servers(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Servers 
 fn targets(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Vec<WeightedTarget> {
     let protocol = upstream.protocol;
     let offer = match protocol {
-        Protocol::Http1 => Offer::Http1,
-        Protocol::Http2 => Offer::Http2,
-        Protocol::Auto => Offer::Either,
+        Protocol::Http1 => OfferedToServer::Http1,
+        Protocol::Http2 => OfferedToServer::Http2,
+        Protocol::Auto => OfferedToServer::Either,
     };
     let send_proxy = upstream.send_proxy;
     if send_proxy.is_some() && protocol != Protocol::Http1 {
@@ -166,7 +166,11 @@ fn server_name(section: &Section<'_>, name: &str) -> Option<ServerName<'static>>
 }
 
 /// Compiles the TLS settings for connections to the targets.
-fn client_tls(section: &Section<'_>, tls: &config::UpstreamTls, offer: Offer) -> Option<ClientTls> {
+fn client_tls(
+    section: &Section<'_>,
+    tls: &config::UpstreamTls,
+    offer: OfferedToServer,
+) -> Option<ClientTls> {
     let certificate = match (&tls.cert, &tls.key) {
         (None, None) => None,
         (Some(cert), Some(key)) => {

@@ -118,7 +118,7 @@ impl CorrectionQueue {
         batch: Vec<PendingCorrection>,
         outcome: Result<(), RedisFailure>,
     ) {
-        if !matches!(outcome, Err(RedisFailure::Open)) {
+        if !matches!(outcome, Err(RedisFailure::Unsent)) {
             // The corrected charges may be the reason for cached denials.
             let monotonic = self.clock.monotonic();
             for pending in &batch {
@@ -127,7 +127,7 @@ impl CorrectionQueue {
         }
         let retry = match outcome {
             Ok(()) => return self.shards.lock().complete(shard),
-            Err(RedisFailure::Open) => batch,
+            Err(RedisFailure::Unsent) => batch,
             Err(RedisFailure::Server) => {
                 let (lost, mut retry): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|pending| pending.is_retry);
@@ -186,7 +186,7 @@ impl CorrectionSender {
 
     /// Queues the adjustments of a failed call, if they were certainly not made.
     pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: RedisFailure) {
-        if matches!(failure, RedisFailure::Open | RedisFailure::Server) {
+        if matches!(failure, RedisFailure::Unsent | RedisFailure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
                 (Arc::clone(adjustment.limit), adjustment.key, adjustment.change)
             };
@@ -285,7 +285,7 @@ impl SenderTask {
             let outcome = self.sender.client.adjust_awaiting_late_reply(*shard, &adjustments).await;
             drop(adjustments);
             if let Err(failure) = &outcome
-                && *failure != RedisFailure::Open
+                && *failure != RedisFailure::Unsent
             {
                 self.sender.counts.count_failure(*failure);
                 tracing::debug!(failure = failure.label(), "corrections failed in Redis");

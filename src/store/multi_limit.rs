@@ -234,7 +234,7 @@ impl StoreHandle {
         if request.local.has_timed_out(request.deadline) {
             // The request has no time left for another call.
             for tracked in request.charges.iter_mut().filter(|tracked| tracked.is_undecided()) {
-                tracked.state = ChargeState::Failed(RedisFailure::Open);
+                tracked.state = ChargeState::Failed(RedisFailure::Unsent);
             }
         }
         let failed = |tracked: &TrackedCharge<'_>| tracked.failure().is_some();

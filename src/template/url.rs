@@ -6,12 +6,12 @@ use super::{Template, TemplateSegment, TemplateValues, Variable};
 /// part of the URL.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UrlTemplate {
-    segments: Box<[(TemplateSegment, Place)]>,
+    segments: Box<[(TemplateSegment, UrlPart)]>,
 }
 
 /// The part of a URL.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Place {
+enum UrlPart {
     Authority,
     Path,
     /// The query or the fragment.
@@ -40,12 +40,12 @@ impl UrlTemplate {
             text.starts_with('/') && !text.starts_with("//") || text.starts_with("{path}");
         let mut place = match authority {
             Some(authority) if !authority.is_empty() && !authority.starts_with(['/', '?', '#']) => {
-                Place::Authority
+                UrlPart::Authority
             }
-            None if is_path => Place::Path,
+            None if is_path => UrlPart::Path,
             _ => return Err("not a URL".to_owned()),
         };
-        let mut segments: Vec<(TemplateSegment, Place)> = Vec::new();
+        let mut segments: Vec<(TemplateSegment, UrlPart)> = Vec::new();
         for (index, segment) in template.segments().iter().enumerate() {
             match segment {
                 TemplateSegment::Text(text) => {
@@ -56,22 +56,22 @@ impl UrlTemplate {
                         _ => text,
                     };
                     let authority = host.split(['/', '?', '#']).next().unwrap_or_default();
-                    if place == Place::Authority && authority.contains('@') {
+                    if place == UrlPart::Authority && authority.contains('@') {
                         return Err("`@` in the host of a URL".to_owned());
                     }
-                    if place == Place::Authority && host.contains(['/', '?', '#']) {
-                        place = Place::Path;
+                    if place == UrlPart::Authority && host.contains(['/', '?', '#']) {
+                        place = UrlPart::Path;
                     }
-                    if place == Place::Path && text.contains(['?', '#']) {
-                        place = Place::Query;
+                    if place == UrlPart::Path && text.contains(['?', '#']) {
+                        place = UrlPart::Query;
                     }
                 }
                 TemplateSegment::Variable(variable) => {
-                    if place == Place::Authority {
+                    if place == UrlPart::Authority {
                         match variable {
                             Variable::Scheme if index == 0 => {}
                             Variable::Host => {}
-                            Variable::Path => place = Place::Path,
+                            Variable::Path => place = UrlPart::Path,
                             other => return Err(format!("`{other}` in the host of a URL")),
                         }
                     }
@@ -101,7 +101,8 @@ impl UrlTemplate {
                 }
                 TemplateSegment::Variable(variable) => variable,
             };
-            if values.host.is_empty() && *variable == Variable::Host && *place == Place::Authority {
+            if values.host.is_empty() && *variable == Variable::Host && *place == UrlPart::Authority
+            {
                 return None;
             }
             let start = url.len();
@@ -120,9 +121,9 @@ impl UrlTemplate {
 }
 
 /// Appends a part of a variable's value, encoded for its place.
-fn push_encoded(url: &mut Vec<u8>, value: &[u8], variable: &Variable, place: Place) {
+fn push_encoded(url: &mut Vec<u8>, value: &[u8], variable: &Variable, place: UrlPart) {
     let mut value = value;
-    if place == Place::Path {
+    if place == UrlPart::Path {
         // A URL that starts with `//` has a host.
         while value.starts_with(b"/")
             && (url.as_slice() == b"/" || value.starts_with(b"//") && url.is_empty())
@@ -135,11 +136,11 @@ fn push_encoded(url: &mut Vec<u8>, value: &[u8], variable: &Variable, place: Pla
     for byte in value {
         let is_unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
         let is_kept = match (place, variable) {
-            (Place::Authority, _) | (_, Variable::Host) => byte.is_ascii_graphic(),
-            (Place::Path, Variable::Path | Variable::PathParam(_)) => {
+            (UrlPart::Authority, _) | (_, Variable::Host) => byte.is_ascii_graphic(),
+            (UrlPart::Path, Variable::Path | Variable::PathParam(_)) => {
                 byte.is_ascii_graphic() && !b"?#\\<>\"".contains(byte)
             }
-            (Place::Query, Variable::Query) => {
+            (UrlPart::Query, Variable::Query) => {
                 byte.is_ascii_graphic() && !b"#\\<>\"".contains(byte)
             }
             _ => is_unreserved || *byte == b'%' && is_encoded,

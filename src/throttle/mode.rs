@@ -16,7 +16,7 @@ pub const CALM_PERIOD: u64 = 60_000;
 /// When the gateway throttles.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ThrottleMode {
     /// While too many users are active, by `max_active` and `resume_below`.
     #[default]
     Auto,
@@ -26,7 +26,7 @@ pub enum Mode {
     Off,
 }
 
-impl Mode {
+impl ThrottleMode {
     /// The name in the configuration, in metrics and in the admin API.
     pub fn label(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ pub struct Watermarks {
     pub resume_below: u64,
 }
 
-/// Decides once per tick, by the number of active users, whether mode [`Mode::Auto`] throttles.
+/// Decides once per tick, by the number of active users, whether mode [`ThrottleMode::Auto`] throttles.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Hysteresis {
     over_threshold: bool,
@@ -59,7 +59,7 @@ pub struct Hysteresis {
     ticks_above: u32,
     /// The time since which the number is below `resume_below`.
     calm_since: Option<StoreTime>,
-    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. Mode `on` needs it even while
+    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. ThrottleMode `on` needs it even while
     /// `over_threshold` is false.
     retry_at: StoreTime,
 }

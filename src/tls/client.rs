@@ -49,7 +49,7 @@ impl Hash for ClientTls {
 
 /// The application protocols that are offered to a server.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Offer {
+pub enum OfferedToServer {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
@@ -68,7 +68,7 @@ impl ClientTls {
     pub fn new(
         ca: Option<&Path>,
         certificate: Option<Certificate>,
-        offer: Offer,
+        offer: OfferedToServer,
     ) -> Result<Self, TlsError> {
         let mut digest = DefaultHasher::new();
         offer.hash(&mut digest);
@@ -108,9 +108,9 @@ impl ClientTls {
         config.alpn_protocols = vec![http1.clone()];
         let http1_config = Arc::new(config.clone());
         config.alpn_protocols = match offer {
-            Offer::Http1 => vec![http1],
-            Offer::Http2 => vec![http2],
-            Offer::Either => vec![http2, http1],
+            OfferedToServer::Http1 => vec![http1],
+            OfferedToServer::Http2 => vec![http2],
+            OfferedToServer::Either => vec![http2, http1],
         };
         let files = files.into();
         let config = Arc::new(config);

@@ -23,7 +23,7 @@ type IndexByName = HashMap<Box<str>, usize, RandomState>;
 #[derive(Debug)]
 pub struct ServerNames {
     /// At least one. The first is used for clients that name no host, or an unknown one.
-    entries: Box<[Arc<ServerName>]>,
+    entries: Box<[Arc<CertificateEntry>]>,
     /// The indexes of exact names.
     exact: IndexByName,
     /// The indexes of wildcards, without `*.`.
@@ -34,7 +34,7 @@ pub struct ServerNames {
 
 /// One certificate and the rules of its handshakes.
 #[derive(Debug)]
-pub struct ServerName {
+pub struct CertificateEntry {
     /// The certificate.
     pub certificate: Certificate,
     /// The rules, for the TLS library.
@@ -52,7 +52,7 @@ pub struct SelectedName {
 
 impl SelectedName {
     /// The certificate and the rules of its handshakes.
-    pub fn name(&self) -> &ServerName {
+    pub fn name(&self) -> &CertificateEntry {
         &self.names.entries[self.index]
     }
 
@@ -81,7 +81,7 @@ pub enum OfferedProtocols {
     Http2AndHttp1,
 }
 
-impl ServerName {
+impl CertificateEntry {
     /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate from an
     /// authority in that file.
     ///
@@ -146,7 +146,7 @@ impl ServerNames {
     ///
     /// Two certificates have the same name, so the selection would be arbitrary. Returns the name and their
     /// indexes.
-    pub fn new(entries: Vec<Arc<ServerName>>) -> Result<Self, (Box<str>, usize, usize)> {
+    pub fn new(entries: Vec<Arc<CertificateEntry>>) -> Result<Self, (Box<str>, usize, usize)> {
         let (mut exact, mut wildcards) = (IndexByName::default(), IndexByName::default());
         for (index, entry) in entries.iter().enumerate() {
             for name in entry.certificate.names() {
@@ -180,7 +180,7 @@ impl ServerNames {
     }
 
     /// The certificates, in the configuration's order.
-    pub fn entries(&self) -> &[Arc<ServerName>] {
+    pub fn entries(&self) -> &[Arc<CertificateEntry>] {
         &self.entries
     }
 }

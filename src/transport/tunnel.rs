@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
-pub use self::http2_end::{Http2End, poll_capacity};
+pub use self::http2_end::{Http2TunnelEnd, poll_capacity};
 use super::{
     read_buffer::{ReadBuffer, poll_read},
     socket::{SharedSocket, yield_turn},
@@ -87,8 +87,8 @@ pub enum TunnelOutcome {
 pub struct Tunnel<C, U> {
     client: C,
     upstream: U,
-    upload: Flow,
-    download: Flow,
+    upload: Direction,
+    download: Direction,
     /// The length of the response's head, which is written before the first byte of the tunnel.
     head_length: u64,
     /// The failure of the tunnel, and the time until which earlier bytes may wait to be sent.
@@ -97,7 +97,7 @@ pub struct Tunnel<C, U> {
 
 /// One direction of a tunnel.
 #[derive(Default)]
-struct Flow {
+struct Direction {
     bytes: Buffer,
     /// Number of `bytes` that were written.
     written: usize,
@@ -125,7 +125,7 @@ enum Phase {
     TargetFailed,
 }
 
-impl Flow {
+impl Direction {
     fn has_unsent(&self) -> bool {
         self.written < self.bytes.len()
     }
@@ -203,8 +203,8 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
     /// A tunnel that first writes `head` to the client.
     pub fn new(client: C, upstream: U, head: Buffer) -> Self {
         let head_length = head.len() as u64;
-        let download = Flow { bytes: head, ..Flow::default() };
-        let upload = Flow::default();
+        let download = Direction { bytes: head, ..Direction::default() };
+        let upload = Direction::default();
         Self { client, upstream, upload, download, head_length, failed: None }
     }
 

@@ -27,7 +27,7 @@ use super::{
     target_health::{Failure, HealthView},
 };
 use crate::{
-    balance::{ErrorRate, Observed, PeakEwma},
+    balance::{AttemptOutcome, ErrorRate, PeakEwma},
     clock::CoarseTime,
 };
 
@@ -45,7 +45,7 @@ pub(super) struct UpstreamLoad {
     pub(super) buffers: Arc<ClientHoldings>,
     /// Wakes the task that resolves names after a target went out of service, because its name may have
     /// moved.
-    pub(super) names_doubted: Notify,
+    pub(super) resolve_now: Notify,
     /// The connections of the process to all upstreams.
     pub(super) connection_budget: Arc<ConnectionBudget>,
 }
@@ -208,9 +208,9 @@ impl EndpointState {
     }
 
     /// Records an attempt's outcome. A lost update is harmless.
-    pub(super) fn observe_result(&self, observed: Observed, now: CoarseTime) {
+    pub(super) fn observe_result(&self, observed: AttemptOutcome, now: CoarseTime) {
         let errors = ErrorRate::from_bits(self.errors.load(Relaxed));
-        if observed == Observed::Error || !errors.is_zero() {
+        if observed == AttemptOutcome::Error || !errors.is_zero() {
             self.errors.store(errors.observe(observed, now).to_bits(), Relaxed);
         }
     }

@@ -20,7 +20,9 @@ use super::{
     },
 };
 use crate::{
-    balance::{Balancer, EndpointView, Observed, Pick, PickRequest, Policy, WeightedEndpoint},
+    balance::{
+        AttemptOutcome, Balancer, EndpointView, Pick, PickRequest, Policy, WeightedEndpoint,
+    },
     clock::{Clock, CoarseTime},
 };
 
@@ -69,7 +71,7 @@ struct SetHealth {
 }
 
 /// The parts that all sets of an upstream share.
-struct SetParts<'a> {
+struct SharedParts<'a> {
     upstream: &'a str,
     servers: &'a Arc<Servers>,
     load: &'a Arc<UpstreamLoad>,
@@ -85,7 +87,7 @@ impl EndpointSet {
     ) -> Self {
         let new = |target: &Target| Arc::new(EndpointState::new(target.clone(), Arc::clone(load)));
         let health = |_: &Arc<EndpointState>| TargetHealth::new();
-        Self::build(&SetParts { upstream, servers, load }, addresses, new, health, now)
+        Self::build(&SharedParts { upstream, servers, load }, addresses, new, health, now)
     }
 
     /// The next set, which keeps the state of endpoints that stay.
@@ -114,17 +116,17 @@ impl EndpointSet {
             }
         };
         let upstream = &self.upstream;
-        Self::build(&SetParts { upstream, servers, load }, addresses, state, health_of, now)
+        Self::build(&SharedParts { upstream, servers, load }, addresses, state, health_of, now)
     }
 
     fn build(
-        parts: &SetParts<'_>,
+        parts: &SharedParts<'_>,
         addresses: Vec<EndpointAddress>,
         state: impl Fn(&Target) -> Arc<EndpointState>,
         health: impl Fn(&Arc<EndpointState>) -> TargetHealth,
         now: CoarseTime,
     ) -> Self {
-        let SetParts { upstream, servers, load } = *parts;
+        let SharedParts { upstream, servers, load } = *parts;
         let mut members: Vec<Member> = Vec::new();
         for EndpointAddress { target, weight, priority, .. } in &addresses {
             // A target that is listed twice gets a share for each entry.
@@ -200,7 +202,7 @@ impl EndpointSet {
     /// that `input` does not exclude are down, ejected or full.
     pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
-            let view = View { set: self, group, now };
+            let view = SetView { set: self, group, now };
             group.balancer.choose(input, &view)
         })
     }
@@ -275,7 +277,7 @@ impl EndpointSet {
     ) {
         let state = &self.members[index].state;
         state.count_failure(failure);
-        state.observe_result(Observed::Error, now);
+        state.observe_result(AttemptOutcome::Error, now);
         self.record(index, clock, |machine| machine.record_failure(index, kind, failure, now));
     }
 
@@ -322,7 +324,7 @@ impl EndpointSet {
             self.load.pending.wake_next();
         }
         if changes.iter().any(|change| change.event.is_failure()) {
-            self.load.names_doubted.notify_one();
+            self.load.resolve_now.notify_one();
         }
     }
 
@@ -366,19 +368,19 @@ impl EndpointSet {
 }
 
 /// The endpoints' state at a time, for a choice.
-struct View<'a> {
+struct SetView<'a> {
     set: &'a EndpointSet,
     group: &'a PriorityGroup,
     now: CoarseTime,
 }
 
-impl View<'_> {
+impl SetView<'_> {
     fn health(&self, index: usize) -> HealthView {
         self.set.members[index].state.view()
     }
 }
 
-impl EndpointView for View<'_> {
+impl EndpointView for SetView<'_> {
     fn is_available(&self, index: usize) -> bool {
         let bounds = &self.set.servers.bounds;
         self.health(index).availability(self.now) != Availability::Unavailable

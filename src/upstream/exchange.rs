@@ -4,7 +4,7 @@ use std::io;
 
 use super::{headers::write_response_fields, request::OutgoingRequest};
 use crate::{
-    connection_state::{StateCell, Timeout},
+    connection_state::{ExpiredDeadline, StateCell},
     http1::{Fields, FramingError, ResponseHead},
     transport::{BodyError, ClientStream},
 };
@@ -34,8 +34,8 @@ pub(super) enum ExchangeError {
 #[inline]
 pub(super) fn check_deadlines(state: &StateCell) -> Result<(), ExchangeError> {
     match state.timeout() {
-        Some(Timeout::Upstream | Timeout::Request) => Err(ExchangeError::Expired),
-        Some(Timeout::ClientBody) => Err(ExchangeError::Body(BodyError::TimedOut)),
+        Some(ExpiredDeadline::Upstream | ExpiredDeadline::Request) => Err(ExchangeError::Expired),
+        Some(ExpiredDeadline::ClientBody) => Err(ExchangeError::Body(BodyError::TimedOut)),
         _ => Ok(()),
     }
 }

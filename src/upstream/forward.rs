@@ -111,12 +111,12 @@ pub struct ForwardInput<'r> {
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
     /// The client that holds its place; `None` without a client.
-    pub holder: Option<PlaceHolder<'r>>,
+    pub holder: Option<PlaceOwner<'r>>,
 }
 
 /// The client that holds a place at a target.
 #[derive(Clone, Copy)]
-pub struct PlaceHolder<'r> {
+pub struct PlaceOwner<'r> {
     /// The client's masked address.
     pub client: IpAddr,
     /// The request's body, if it is buffered.

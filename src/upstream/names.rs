@@ -92,7 +92,7 @@ async fn wait_for_doubt(
 ) {
     let clock = state.clock();
     if clock.timeout_at(resolved + MIN_INTERVAL, &mut changed).await.is_err() {
-        let doubted = pin!(state.load.names_doubted.notified());
+        let doubted = pin!(state.load.resolve_now.notified());
         let _ = clock.timeout_at(resolved + ttl, select(doubted, changed)).await;
     }
 }

@@ -12,7 +12,7 @@ use crate::clock::CoarseTime;
 
 /// A client's claim to a place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
+pub(super) struct PlaceClaim {
     /// The client's masked address.
     pub(super) client: IpAddr,
     /// True if the client decides how long the place is held: its body is incomplete, or it asks for a
@@ -31,7 +31,7 @@ pub(super) enum NoPlace {
 
 /// The client whose request holds a place, and the endpoints with their bounds.
 #[derive(Debug)]
-pub(super) struct Holder {
+pub(super) struct PlaceHolder {
     /// Counts the place as the client's.
     pub(super) held: Holding,
     pub(super) set: Arc<EndpointSet>,

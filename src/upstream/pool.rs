@@ -67,7 +67,7 @@ pub(super) enum UpstreamConnection {
 
 /// A request's requirements for its connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LinkWanted {
+pub(super) struct ConnectionNeeds {
     /// True if the request asks for an upgrade.
     pub(super) is_upgrade: bool,
     /// True if the server had closed the last HTTP/1 connection while it was idle, so that a new one is
@@ -200,18 +200,18 @@ impl Pool {
     }
 
     /// True if such a request uses HTTP/2; `None` before the first handshake that negotiates it.
-    fn is_http2(&self, wanted: LinkWanted) -> Option<bool> {
+    fn is_http2(&self, wanted: ConnectionNeeds) -> Option<bool> {
         if self.upgrades_over_http1(wanted) { Some(false) } else { self.is_http2.get() }
     }
 
     /// True if the request needs HTTP/1.1 for its upgrade: few servers accept upgrades over HTTP/2.
-    fn upgrades_over_http1(&self, wanted: LinkWanted) -> bool {
+    fn upgrades_over_http1(&self, wanted: ConnectionNeeds) -> bool {
         wanted.is_upgrade && self.target().protocol == Protocol::Auto
     }
 
     /// Takes an idle connection, or a place on an HTTP/2 connection. Drops connections that the server has
     /// closed.
-    pub(super) fn take(&self, wanted: LinkWanted) -> Option<UpstreamConnection> {
+    pub(super) fn take(&self, wanted: ConnectionNeeds) -> Option<UpstreamConnection> {
         let is_http2 = self.is_http2(wanted);
         if is_http2 != Some(false) {
             let slot = self.http2.take(&self.coarse_clock);
@@ -237,7 +237,7 @@ impl Pool {
     pub(super) async fn connect(
         &self,
         connect_timeout: Duration,
-        wanted: LinkWanted,
+        wanted: ConnectionNeeds,
     ) -> io::Result<UpstreamConnection> {
         let connecting = async {
             while self.is_http2(wanted) != Some(false)
@@ -258,13 +258,13 @@ impl Pool {
     }
 
     /// True if the request may open a connection within the bound, or may wait for one that is being opened.
-    pub(super) fn has_room(&self, wanted: LinkWanted) -> bool {
+    pub(super) fn has_room(&self, wanted: ConnectionNeeds) -> bool {
         let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
         let max = wanted.max_connections;
         is_shared || max.is_none_or(|max| self.endpoint.connections() < max)
     }
 
-    async fn open(&self, wanted: LinkWanted) -> io::Result<UpstreamConnection> {
+    async fn open(&self, wanted: ConnectionNeeds) -> io::Result<UpstreamConnection> {
         let is_http1 = self.upgrades_over_http1(wanted);
         let guard = ConnectionGuard::open(&self.endpoint, wanted.max_connections)?;
         let socket = self.connect_socket(wanted.proxied).await?;

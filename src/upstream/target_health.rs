@@ -256,7 +256,7 @@ impl UpstreamHealth {
             if self.targets[index].has_failed(&settings) {
                 self.eject_all(index, cause, now, &mut changes);
             }
-        } else if self.suspects() < self.max_suspects() {
+        } else if self.ejected_count() < self.max_ejected() {
             let duration = self.targets[index].eject(&settings, now);
             changes.push(HealthChange { index, event: HealthEvent::Ejected { cause, duration } });
         } else if !std::mem::replace(&mut self.targets[index].is_kept, true) {
@@ -324,10 +324,10 @@ impl UpstreamHealth {
         if self.is_all_down() {
             return;
         }
-        let excess = self.suspects().saturating_sub(self.max_suspects());
+        let excess = self.ejected_count().saturating_sub(self.max_ejected());
         for _ in 0..excess {
-            let suspects = self.targets.iter().enumerate().filter(|(_, one)| one.is_suspect());
-            let Some((index, _)) = suspects.min_by_key(|(_, one)| one.ejected_until()) else {
+            let ejected_count = self.targets.iter().enumerate().filter(|(_, one)| one.is_suspect());
+            let Some((index, _)) = ejected_count.min_by_key(|(_, one)| one.ejected_until()) else {
                 break;
             };
             self.targets[index].return_to_service(&self.settings, now);
@@ -341,7 +341,7 @@ impl UpstreamHealth {
         if cfg!(debug_assertions) {
             self.targets.iter().for_each(TargetHealth::check);
             assert!(
-                self.suspects() <= self.max_suspects() || self.is_all_down(),
+                self.ejected_count() <= self.max_ejected() || self.is_all_down(),
                 "more than the share is ejected while a target works: {self:?}"
             );
         }
@@ -353,12 +353,12 @@ impl UpstreamHealth {
     }
 
     /// The number of ejected targets.
-    fn suspects(&self) -> usize {
+    fn ejected_count(&self) -> usize {
         self.targets.iter().filter(|target| target.is_suspect()).count()
     }
 
     /// The maximum number of ejected targets while one works.
-    fn max_suspects(&self) -> usize {
+    fn max_ejected(&self) -> usize {
         let members = self.targets.iter().filter(|target| target.is_member()).count();
         members * self.settings.max_share.min(100) as usize / 100
     }

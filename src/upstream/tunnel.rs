@@ -9,7 +9,7 @@ use super::{
     connection::UpstreamHttp1Connection, endpoint::InFlight, http2::Http2Slot,
     request::OutgoingRequest, response::ResponseBody, upgrade::UpgradeRequest,
 };
-use crate::transport::{tunnel::Http2End, tunnel::TunnelEnd, tunnel::poll_read_socket};
+use crate::transport::{tunnel::Http2TunnelEnd, tunnel::TunnelEnd, tunnel::poll_read_socket};
 
 /// The content after the head of an upstream's response.
 pub enum UpstreamContent {
@@ -31,7 +31,7 @@ enum End {
     Http1(UpstreamHttp1Connection),
     /// A stream, and its place on the connection.
     Http2 {
-        end: Http2End,
+        end: Http2TunnelEnd,
         _slot: Http2Slot,
     },
 }
@@ -51,7 +51,7 @@ impl UpstreamTunnel {
     /// The tunnel that a 2xx on a stream opens.
     pub(super) fn http2(
         outgoing: &OutgoingRequest,
-        end: Http2End,
+        end: Http2TunnelEnd,
         slot: Http2Slot,
         in_flight: InFlight,
     ) -> Self {

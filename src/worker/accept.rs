@@ -179,7 +179,7 @@ impl Worker {
                 Err(error) => return self.count_handshake_error(peer, &error),
             }
         };
-        let AcceptedConnection { transport, before, is_http2, proxied, certificate } = opened;
+        let AcceptedConnection { transport, already_read, is_http2, proxied, certificate } = opened;
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
         let addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
@@ -195,9 +195,9 @@ impl Worker {
         if is_http2 {
             let connection = ClientHttp2Connection::new(start);
             self.register(&connection);
-            Box::pin(connection.serve(transport, before, &self.gateway)).await;
+            Box::pin(connection.serve(transport, already_read, &self.gateway)).await;
         } else {
-            let connection = Connection::new(transport, before, start);
+            let connection = Connection::new(transport, already_read, start);
             self.register(&connection);
             connection::serve(connection, &self.gateway).await;
         }

@@ -136,7 +136,7 @@ fn a_lost_redis_is_shown_under_load_until_it_is_back() {
     ));
     let throttle = gateway.server.shared.throttle.clone().expect("a throttle");
     load(gateway.address(), "active", 4);
-    throttle.set_mode(tidegate::throttle::mode::Mode::On);
+    throttle.set_mode(tidegate::throttle::mode::ThrottleMode::On);
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", gateway.admin()));
     let (address, ends) = (gateway.address(), AtomicBool::new(false));
@@ -196,7 +196,7 @@ fn the_switch_sets_the_throttles_mode() {
         }
     }
     // The page also shows another operator's setting.
-    throttle.set_mode(tidegate::throttle::mode::Mode::Off);
+    throttle.set_mode(tidegate::throttle::mode::ThrottleMode::Off);
     browser.wait_for(&format!("{pressed} === 'off'"));
     assert_is_clean(&mut browser, gateway.admin());
 }

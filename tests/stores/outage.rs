@@ -129,7 +129,7 @@ async fn a_redis_killed_under_load_fails_and_delays_no_request() {
         assert!(charge_before_timeout(&handle, &limit).await.unwrap().admitted);
     }
     let stats = counter_store.stats();
-    assert!(failures(&counter_store, RedisFailure::Open) >= 1_900, "{stats:?}");
+    assert!(failures(&counter_store, RedisFailure::Unsent) >= 1_900, "{stats:?}");
     assert!(failures(&counter_store, RedisFailure::Io) >= 1, "{stats:?}");
     redis.restart();
     wait_for_recovery(&counter_store, &handle).await;
@@ -311,7 +311,7 @@ async fn an_adjustment_has_the_charges_timeout_and_is_not_repeated() {
     assert!(again.are_made()[0], "a flushed script is sent again");
 
     let failed =
-        || [RedisFailure::Timeout, RedisFailure::Open].map(|kind| failures(&counter_store, kind));
+        || [RedisFailure::Timeout, RedisFailure::Unsent].map(|kind| failures(&counter_store, kind));
     let before = failed();
     redis.suspend();
     let adjusting = handle.adjust(&adjustments, DecisionSource::Store, now());

@@ -10,7 +10,7 @@ use tidegate::{
     throttle::{
         FilterSharing, Geometry, Throttle, ThrottleSettings,
         geometry::Sizing,
-        mode::{Mode, Watermarks},
+        mode::{ThrottleMode, Watermarks},
         redis::RedisFilterStore,
     },
 };
@@ -32,7 +32,7 @@ impl RunningThrottle {
         let geometry = Geometry::new(&sizing).expect("sizes that fit");
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
-            mode: Mode::Auto,
+            mode: ThrottleMode::Auto,
             forget_status: smallvec![401],
             sizing,
             geometry,

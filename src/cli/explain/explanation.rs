@@ -14,11 +14,11 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Outcome};
 use crate::plan::{
-    self, CallerShare, DecisionInput, Evidence, NextStep, RefusedRoute, RequestAttributes,
-    RequestDecision, RequestRefusal, RequestView, RoutePlan, RoutedRequest,
+    self, CallerNumber, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
+    RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
-use crate::snapshot::{Action, LimitRequest, Route, Snapshot};
+use crate::snapshot::{Action, PlannedCharge, Route, Snapshot};
 use crate::store::memory::MemoryStore;
 use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 
@@ -26,7 +26,7 @@ use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 const SECRET: KeySecret = KeySecret(0, 0);
 /// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The place of the real
 /// caller is unknown here, because it depends on the gateway's secret.
-const EXAMPLE_CALLER: CallerShare = CallerShare::Fixed(99);
+const EXAMPLE_CALLER: CallerNumber = CallerNumber::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]
@@ -146,10 +146,10 @@ impl Explanation {
         let listener = request.listener(snapshot);
         let names = listener.and_then(|listener| listener.tls.as_ref());
         let certificate = names.map(|names| names.select(Some(&view.host)));
-        let evidence = Evidence::Request { peer: request.peer, share: EXAMPLE_CALLER };
+        let source = RequestSource::Request { peer: request.peer, caller: EXAMPLE_CALLER };
         let has_throttle = snapshot.throttle.is_some();
         let input = DecisionInput {
-            evidence,
+            source,
             via: None,
             redirect_https: listener.and_then(|listener| listener.redirect_https),
             certificate: certificate.as_ref(),
@@ -160,7 +160,7 @@ impl Explanation {
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
-        let attributes = RequestAttributes::read(snapshot, &evidence, view)?;
+        let attributes = RequestAttributes::read(snapshot, &source, view)?;
         self.set_attributes(&attributes);
         let index = next.route();
         if let Some(index) = index {
@@ -188,8 +188,7 @@ impl Explanation {
         );
         self.throttle = route.throttle && has_throttle && !is_denied;
         let NextStep::Proceed(plan) = next else { return self.follow(next, snapshot, head) };
-        let matched =
-            attributes.find_route(snapshot, &evidence).map_err(|refusal| refusal.error)?;
+        let matched = attributes.find_route(snapshot, &source).map_err(|refusal| refusal.error)?;
         let limits =
             matched.with_subject(|subject| limit_charges(route, subject, &plan.charges))?;
         self.trace_route(snapshot, plan, limits, routed, now)
@@ -473,7 +472,7 @@ impl LimitCharge<'_> {
 fn limit_charges<'s>(
     route: &'s Route,
     subject: &Subject<'_>,
-    requests: &[LimitRequest],
+    requests: &[PlannedCharge],
 ) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
     let mut limits = Vec::new();
     for request in requests {

@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use super::Unhealthy;
 use super::admin::{Connect, ProbeTarget};
 use crate::tls::ClientTls;
-use crate::tls::client::Offer;
+use crate::tls::client::OfferedToServer;
 
 /// The maximum length of a shown reason, in characters.
 const MAX_DETAIL: usize = 200;
@@ -55,7 +55,7 @@ async fn ask(endpoint: ProbeTarget, timeout: Duration) -> Result<(), Unhealthy> 
 /// A client for the endpoint alone: no proxy of the environment, no redirects.
 fn client(endpoint: ProbeTarget, timeout: Duration) -> Result<reqwest::ClientBuilder, Unhealthy> {
     let tls = if endpoint.url.scheme() == "https" {
-        ClientTls::new(endpoint.ca.as_deref(), endpoint.certificate, Offer::Http1)?.config
+        ClientTls::new(endpoint.ca.as_deref(), endpoint.certificate, OfferedToServer::Http1)?.config
     } else {
         ClientTls::without_authorities()?
     };

@@ -32,7 +32,7 @@ const CONTENT: [u8; 2] = [0, 1];
 /// read yields, so that a flood of small frames does not delay other connections.
 #[derive(Debug)]
 pub(super) struct PrefixedStream {
-    before: ReadBuffer,
+    already_read: ReadBuffer,
     socket: Rc<SharedSocket>,
     counter: FrameCounter,
     turn: Rc<ReadBudget>,
@@ -83,9 +83,9 @@ impl ReadBudget {
 
 impl PrefixedStream {
     /// A stream that returns `before` first.
-    pub(super) fn new(before: ReadBuffer, transport: Transport) -> Self {
+    pub(super) fn new(already_read: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
-        Self { before, socket, counter: FrameCounter::default(), turn: Rc::default() }
+        Self { already_read, socket, counter: FrameCounter::default(), turn: Rc::default() }
     }
 
     /// The read budget. The reading task has to begin a turn at each poll.
@@ -107,7 +107,7 @@ impl AsyncRead for PrefixedStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let filled = buf.filled().len();
-        if this.before.is_empty() {
+        if this.already_read.is_empty() {
             let left = this.turn.left.get();
             if left == 0 {
                 yield_turn(cx);
@@ -116,9 +116,9 @@ impl AsyncRead for PrefixedStream {
             ready!(this.socket.poll_read(cx, buf))?;
             this.turn.left.set(left.saturating_sub(buf.filled().len() - filled));
         } else {
-            let count = this.before.bytes().len().min(buf.remaining());
-            buf.put_slice(&this.before.bytes()[..count]);
-            this.before.consume(count);
+            let count = this.already_read.bytes().len().min(buf.remaining());
+            buf.put_slice(&this.already_read.bytes()[..count]);
+            this.already_read.consume(count);
         }
         let frames = this.counter.count(&buf.filled()[filled..]);
         this.turn.frames.set(this.turn.frames.get() + frames);

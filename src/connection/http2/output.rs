@@ -18,7 +18,7 @@ use crate::{
     telemetry::CutReason,
     transport::{
         ClientStream, Tunnel, TunnelOutcome,
-        tunnel::{Http2End, poll_capacity},
+        tunnel::{Http2TunnelEnd, poll_capacity},
     },
     upstream::ResponseBody,
 };
@@ -161,7 +161,7 @@ async fn tunnel(stream: &Http2Stream, response: Response) {
         return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
     stream.state().begin_tunnel(timeouts.tunnel_idle);
-    let client = Http2End::new(send, receive);
+    let client = Http2TunnelEnd::new(send, receive);
     let mut tunnel = Tunnel::new(client, *upstream, Buffer::default());
     let outcome = std::future::poll_fn(|cx| {
         let before = tunnel.bytes();

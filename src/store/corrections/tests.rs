@@ -54,7 +54,7 @@ fn applied_corrections_are_done() {
 fn unsent_corrections_stay() {
     let queue = queue();
     for _ in 0..10 {
-        assert_eq!(send(&queue, Err(RedisFailure::Open)), 2);
+        assert_eq!(send(&queue, Err(RedisFailure::Unsent)), 2);
     }
     assert_eq!(queue.stats(), QueueStats::default());
 }

@@ -350,7 +350,7 @@ impl<W: LeaseWaiter> Lease<W> {
         failure: Option<(RedisFailure, MonotonicTime)>,
     ) -> FailedFetch {
         let UnitDemand { needed, extra, returned, .. } = request.demand;
-        let is_unknown = !matches!(failure, Some((RedisFailure::Open | RedisFailure::Server, _)));
+        let is_unknown = !matches!(failure, Some((RedisFailure::Unsent | RedisFailure::Server, _)));
         let effect = if is_unknown {
             FailedFetch::Lost([needed, extra, returned.units].map(u64::from).iter().sum())
         } else if self.mark_for_return(returned) {

@@ -1,6 +1,6 @@
 use super::{
     super::{
-        mode::Mode,
+        mode::ThrottleMode,
         sync::{CommitOutcome, PayloadVersion, ReadOutcome, ServerTime},
         tests::throttle,
     },
@@ -61,7 +61,7 @@ async fn start_throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
     let mut ticker = Ticker::new(&throttle, clock, FilterSharing::Shared);
     ticker.tick(Some(&mut store)).await;
     drop(ticker);
-    throttle.set_mode(Mode::On);
+    throttle.set_mode(ThrottleMode::On);
     throttle.filter.load().record(1);
     assert!(throttle.status().is_throttling());
     (throttle, store)
@@ -113,7 +113,7 @@ async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
 async fn a_clock_step_without_redis_suspends_denials() {
     let clock = Clock::manual(NOW);
     let throttle = throttle(FilterSharing::Local, NOW);
-    throttle.set_mode(Mode::On);
+    throttle.set_mode(ThrottleMode::On);
     let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.status().is_throttling());

@@ -1,4 +1,4 @@
-//! [`Http2End`]: a tunnel end on an HTTP/2 stream.
+//! [`Http2TunnelEnd`]: a tunnel end on an HTTP/2 stream.
 
 use std::{
     io,
@@ -13,16 +13,16 @@ use h2::{Reason, SendStream};
 use super::{super::http2_receiver::Http2Receiver, TunnelEnd};
 
 /// A tunnel end on an HTTP/2 stream (RFC 8441, 5).
-pub struct Http2End {
+pub struct Http2TunnelEnd {
     send: SendStream<Bytes>,
     receive: Http2Receiver,
-    queue: Arc<Queue>,
+    queue: Arc<WriteTracker>,
 }
 
 /// Tracks the data of one stream that the library has not yet written: each [`QueuedData`] holds a reference, so a
 /// count of 1 means that no data is queued.
 #[derive(Default)]
-struct Queue {
+struct WriteTracker {
     /// The task that waits for the last data to be written.
     waker: AtomicWaker,
 }
@@ -30,7 +30,7 @@ struct Queue {
 /// Data of one frame. The library drops it after it has written it and all earlier data.
 struct QueuedData {
     bytes: Box<[u8]>,
-    queue: Arc<Queue>,
+    queue: Arc<WriteTracker>,
 }
 
 impl AsRef<[u8]> for QueuedData {
@@ -45,14 +45,14 @@ impl Drop for QueuedData {
     }
 }
 
-impl Http2End {
+impl Http2TunnelEnd {
     /// The end with both directions of one stream.
     pub fn new(send: SendStream<Bytes>, receive: Http2Receiver) -> Self {
         Self { send, receive, queue: Arc::default() }
     }
 }
 
-impl TunnelEnd for Http2End {
+impl TunnelEnd for Http2TunnelEnd {
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         self.receive.poll_data(cx, |data| out.extend_from_slice(data)).map_err(io::Error::other)
     }

@@ -9,7 +9,7 @@ use std::{
 use super::{EndpointState, NO_LIMIT};
 use crate::upstream::{
     EndpointSet, Pool,
-    paced_place::{Claim, Holder, NoPlace, PacedPlace},
+    paced_place::{NoPlace, PacedPlace, PlaceClaim, PlaceHolder},
 };
 
 use crate::clock::CoarseTime;
@@ -23,7 +23,7 @@ pub struct InFlight {
     is_totalled: bool,
     /// The client of the request; only at an upstream with bounds. Boxed, because responses are moved many
     /// times.
-    holder: Option<Box<Holder>>,
+    holder: Option<Box<PlaceHolder>>,
 }
 
 impl InFlight {
@@ -34,13 +34,13 @@ impl InFlight {
     pub(in crate::upstream) fn begin(
         pool: &Rc<Pool>,
         set: &Arc<EndpointSet>,
-        claim: Option<Claim>,
+        claim: Option<PlaceClaim>,
     ) -> Result<Self, NoPlace> {
         let bounds = &set.servers.bounds;
         let (max_requests, is_bounded) = (bounds.max_requests, bounds.bounds_requests());
         let endpoint = pool.endpoint();
         let limit = if is_bounded { endpoint.request_limit(max_requests) } else { NO_LIMIT };
-        let Some(Claim { client, is_paced }) = claim.filter(|_| bounds.is_bounded()) else {
+        let Some(PlaceClaim { client, is_paced }) = claim.filter(|_| bounds.is_bounded()) else {
             return Ok(Self::counted(endpoint.begin(limit).ok_or(NoPlace::Full)?, pool, set));
         };
         let share = endpoint.client_share(bounds);
@@ -55,7 +55,7 @@ impl InFlight {
         let paced = counted.map(|held| Box::new(PacedPlace::new(held, endpoint, set, pool.now())));
         let mut begun = Self::counted(count, pool, set);
         let held = endpoint.held.add(client);
-        begun.holder = Some(Box::new(Holder { held, set: Arc::clone(set), paced }));
+        begun.holder = Some(Box::new(PlaceHolder { held, set: Arc::clone(set), paced }));
         Ok(begun)
     }
 
@@ -77,7 +77,7 @@ impl InFlight {
 
     /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
     pub(in crate::upstream) fn pace(&self, now: CoarseTime) -> Option<PacedPlace> {
-        let Holder { held, set, .. } = self.holder()?;
+        let PlaceHolder { held, set, .. } = self.holder()?;
         let endpoint = self.pool.endpoint();
         Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))
     }
@@ -88,7 +88,7 @@ impl InFlight {
     }
 
     /// The client of the request; `None` at an upstream without bounds.
-    pub(in crate::upstream) fn holder(&self) -> Option<&Holder> {
+    pub(in crate::upstream) fn holder(&self) -> Option<&PlaceHolder> {
         self.holder.as_deref()
     }
 

@@ -17,7 +17,7 @@ use std::{io, pin::pin, rc::Rc, task::Poll, time::Duration};
 use smallvec::SmallVec;
 
 use self::{dial::Dialed, place::AttemptCandidate};
-use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceHolder, UpstreamError, WorkerEndpoints};
+use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceOwner, UpstreamError, WorkerEndpoints};
 
 use crate::{
     balance::{Pick, PickRequest, TargetKey},
@@ -28,7 +28,7 @@ use crate::{
     upstream::{
         InFlight, OutgoingRequest, Pool, ServerAddress,
         pending::PendingTicket,
-        pool::{LinkWanted, UpstreamConnection},
+        pool::{ConnectionNeeds, UpstreamConnection},
         target_health::{AttemptKind, Failure},
     },
 };
@@ -40,7 +40,7 @@ pub(super) struct RequestAttempts<'r> {
     pub(super) client: &'r dyn ClientStream,
     attempts: &'r mut AttemptLog,
     pub(super) trace: Option<&'r mut RequestTrace>,
-    wanted: LinkWanted,
+    wanted: ConnectionNeeds,
     turn: u64,
     target_key: Option<TargetKey>,
     /// The endpoints not to choose: the failed ones, then the ones passed over.
@@ -55,7 +55,7 @@ pub(super) struct RequestAttempts<'r> {
     ticket: Option<PendingTicket<'r>>,
     /// The time until which it stays in the queue; `None`: until its deadline.
     waits_until: Option<Uptime>,
-    holder: Option<PlaceHolder<'r>>,
+    holder: Option<PlaceOwner<'r>>,
     /// True if a target had room, but not for this request, because its client holds its share. Other
     /// requests in the queue then overtake it.
     is_share_full: bool,
@@ -130,7 +130,7 @@ impl<'r> RequestAttempts<'r> {
             client: input.client,
             attempts,
             trace,
-            wanted: LinkWanted { is_upgrade, is_fresh: false, proxied, max_connections },
+            wanted: ConnectionNeeds { is_upgrade, is_fresh: false, proxied, max_connections },
             turn,
             target_key: input.target_key,
             excluded: SmallVec::new(),
@@ -237,7 +237,7 @@ impl<'r> RequestAttempts<'r> {
             }
             // An idle connection from before the ejection does not show the target's current state.
             let is_fresh = self.wanted.is_fresh || kind == AttemptKind::Trial;
-            if let Some(connection) = pool.take(LinkWanted { is_fresh, ..self.wanted }) {
+            if let Some(connection) = pool.take(ConnectionNeeds { is_fresh, ..self.wanted }) {
                 return Ok(Attempt { index, kind, connection, start, in_flight });
             }
             if pool.has_room(self.wanted) {

@@ -3,7 +3,7 @@
 use http::Method;
 
 use crate::{
-    balance::Observed,
+    balance::AttemptOutcome,
     http1::{FramingError, ResponseHead},
     transport::ClientStream,
     upstream::{
@@ -63,14 +63,14 @@ impl Exchanged {
     }
 
     /// The response's outcome, for the choice of targets. A gRPC refusal has its status in the head.
-    pub(super) fn observed(&self) -> Observed {
+    pub(super) fn observed(&self) -> AttemptOutcome {
         let is_error = match self {
             Self::Http2(response, _) if response.status() == 200 => {
                 response.head.fields.get("grpc-status").is_some_and(is_grpc_server_error)
             }
             _ => self.status() >= 500,
         };
-        if is_error { Observed::Error } else { Observed::Success }
+        if is_error { AttemptOutcome::Error } else { AttemptOutcome::Success }
     }
 
     /// True if the client may have got an interim response.

@@ -8,7 +8,7 @@ use super::{
     exchange::FailedExchange,
 };
 use crate::{
-    connection_state::Timeout,
+    connection_state::ExpiredDeadline,
     http1::FramingError,
     trace::AttemptResult,
     upstream::{
@@ -37,7 +37,8 @@ impl RequestAttempts<'_> {
         let index = attempt.index;
         let error = match failed.error {
             ExchangeError::Expired => {
-                let is_response_timeout = self.client.state().timeout() == Some(Timeout::Upstream);
+                let is_response_timeout =
+                    self.client.state().timeout() == Some(ExpiredDeadline::Upstream);
                 if is_response_timeout {
                     self.record_failure(attempt, Failure::Timeout);
                     if retry_on.timeout && may_retry && self.can_try_another(index) {

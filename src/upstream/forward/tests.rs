@@ -5,7 +5,7 @@ use crate::{
     upstream::{
         Bounds, EndpointState, InFlight, Protocol, RetryConditions, ServerAddress, Servers, Target,
         WeightedTarget,
-        paced_place::{Claim, NoPlace},
+        paced_place::{NoPlace, PlaceClaim},
         target_health::{AttemptKind, HealthSettings, ServiceLevel},
     },
 };
@@ -142,7 +142,7 @@ fn a_client_holds_its_share_of_each_endpoint_at_its_own_pace() {
     let endpoints = balancer.endpoints();
     let (one, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let begin = |index: usize, client, is_paced| {
-        let claim = Some(Claim { client, is_paced });
+        let claim = Some(PlaceClaim { client, is_paced });
         InFlight::begin(&endpoints.pools[index], &endpoints.set, claim)
     };
     let mut held = vec![begin(0, one, true).unwrap(), begin(0, one, true).unwrap()];

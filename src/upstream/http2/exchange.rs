@@ -15,12 +15,12 @@ use super::{
     io_error,
 };
 use crate::{
-    connection_state::{Timeout, Wait},
+    connection_state::{ExpiredDeadline, Wait},
     http1::{
         BodyLength, FramingError, ResponseHead, Version, head::ConnectionOptions,
         head::MAX_RESPONSE_FIELDS, header_map::to_fields, start_line::MAX_STATUS,
     },
-    transport::{ClientStream, Http2Receiver, tunnel::Http2End},
+    transport::{ClientStream, Http2Receiver, tunnel::Http2TunnelEnd},
     upstream::{
         exchange::{
             ExchangeError, MAX_INTERIM_RESPONSES, begin_wait, check_deadlines, forward_interim,
@@ -56,7 +56,9 @@ impl Http2Slot {
         state.set_wait(Wait::Internal);
         let mut send = self.connection.send.clone();
         std::future::poll_fn(|cx| match state.timeout() {
-            Some(Timeout::Upstream | Timeout::Request) => Poll::Ready(Err(ExchangeError::Expired)),
+            Some(ExpiredDeadline::Upstream | ExpiredDeadline::Request) => {
+                Poll::Ready(Err(ExchangeError::Expired))
+            }
             _ => match send.poll_ready(cx) {
                 Poll::Ready(ready) => Poll::Ready(ready.map_err(failed)),
                 Poll::Pending => {
@@ -184,8 +186,8 @@ impl Http2Response {
     pub(in crate::upstream) fn into_tunnel(
         self,
         send: SendStream<Bytes>,
-    ) -> (ResponseHead, Http2End) {
-        (self.head, Http2End::new(send, self.stream))
+    ) -> (ResponseHead, Http2TunnelEnd) {
+        (self.head, Http2TunnelEnd::new(send, self.stream))
     }
 
     /// The body, which also sends the rest of `outgoing`.

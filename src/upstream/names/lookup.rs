@@ -20,7 +20,7 @@ use crate::clock::Clock;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time to wait for one address family after the other has answered.
-const FAMILY_DELAY: Duration = Duration::from_secs(1);
+const OTHER_FAMILY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Resolvers with the current name servers.
 pub(super) struct NameLookup(Result<Families, String>);
@@ -70,7 +70,7 @@ impl NameLookup {
     }
 
     /// The addresses of `name` in both families, or in one if the other has no answer within
-    /// [`FAMILY_DELAY`].
+    /// [`OTHER_FAMILY_TIMEOUT`].
     ///
     /// # Errors
     /// The name has no usable address, or no server answers.
@@ -85,7 +85,7 @@ impl NameLookup {
             Either::Left((first, other)) | Either::Right((first, other)) => (first, other),
         };
         let other = match &first {
-            Ok(_) => clock.timeout(FAMILY_DELAY, other).await.ok(),
+            Ok(_) => clock.timeout(OTHER_FAMILY_TIMEOUT, other).await.ok(),
             Err(_) => Some(other.await),
         };
         let (mut addresses, mut ttl, mut error) = (Vec::<IpAddr>::new(), None, None);

@@ -54,7 +54,7 @@ async fn local_units_are_spent_before_the_outage_policy_applies() {
             assert_eq!(verdict.decision(0).used, charged);
         }
         let stats = gateway.counter_store.stats();
-        assert_eq!((stats.failures[RedisFailure::Open.index()], stats.fallbacks(policy)), (0, 0));
+        assert_eq!((stats.failures[RedisFailure::Unsent.index()], stats.fallbacks(policy)), (0, 0));
         let outcome = gateway.handle.charge(&[charge(&limit, 1)], NOW).await;
         match policy {
             OnFailure::Closed => assert_eq!(outcome, Err(StoreError::Unavailable { limit: 0 })),

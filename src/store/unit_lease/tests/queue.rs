@@ -194,7 +194,7 @@ fn after_a_failure_the_leases_units_serve_the_queue() {
 
 #[test]
 fn a_fetch_that_was_not_executed_loses_nothing() {
-    for failure in [RedisFailure::Open, RedisFailure::Server] {
+    for failure in [RedisFailure::Unsent, RedisFailure::Server] {
         let registry = registry();
         let lease = stocked(&registry, 3);
         let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_200));

@@ -2,8 +2,8 @@
 
 use super::RequestAttempts;
 use crate::upstream::{
-    PlaceHolder,
-    paced_place::{Claim, PacedPlace},
+    PlaceOwner,
+    paced_place::{PacedPlace, PlaceClaim},
 };
 
 impl RequestAttempts<'_> {
@@ -15,10 +15,10 @@ impl RequestAttempts<'_> {
     }
 
     /// The request's claim to a place; `None` without a client.
-    pub(super) fn claim(&self) -> Option<Claim> {
-        let PlaceHolder { client, upload } = self.holder?;
+    pub(super) fn claim(&self) -> Option<PlaceClaim> {
+        let PlaceOwner { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
-        Some(Claim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
+        Some(PlaceClaim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
     }
 
     /// The number of places, at all targets, that clients hold beyond their shares. They become free soon

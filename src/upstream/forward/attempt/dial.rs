@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The time after which a connect is raced with one over the other address family (RFC 8305, section 8).
-const FAMILY_DELAY: Duration = Duration::from_millis(250);
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The time after which a request tries again when the process lacks a connection: other workers close their
 /// idle ones meanwhile.
 const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ impl RequestAttempts<'_> {
         let mut has_failed = true;
         let race = async {
             let mut first = pin!(connect(index));
-            let delay = pin!(clock.sleep(FAMILY_DELAY));
+            let delay = pin!(clock.sleep(ATTEMPT_DELAY));
             if let Either::Left((connected, _)) = select(first.as_mut(), delay).await {
                 return connected;
             }

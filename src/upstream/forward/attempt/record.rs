@@ -3,7 +3,7 @@
 
 use super::{AttemptRecord, CONNECT_FAILED, RequestAttempts};
 use crate::{
-    balance::{FAILURE_LATENCY, Observed},
+    balance::{AttemptOutcome, FAILURE_LATENCY},
     clock::CoarseTime,
     trace::AttemptResult,
     upstream::{
@@ -41,7 +41,7 @@ impl RequestAttempts<'_> {
     pub(in crate::upstream::forward) fn record_success(
         &mut self,
         attempt: AttemptRecord,
-        observed: Observed,
+        observed: AttemptOutcome,
     ) {
         let AttemptRecord { index, kind, start, concurrency } = attempt;
         let set = &self.endpoints.set;

@@ -10,13 +10,13 @@ use crate::{
 
 /// Where a request comes from, and so what is known of it.
 #[derive(Clone, Copy)]
-pub enum Evidence<'r> {
+pub enum RequestSource<'r> {
     /// The request itself.
     Request {
         /// The address of the connection.
         peer: IpAddr,
         /// Decides if the caller is in the share of a route that has a `weight`.
-        share: CallerShare,
+        caller: CallerNumber,
     },
     /// A line of an access log, which has neither headers nor the secret that divides callers.
     Log {
@@ -31,14 +31,14 @@ pub enum Evidence<'r> {
 
 /// How to decide if a caller is in the share of callers that a route's `weight` selects.
 #[derive(Clone, Copy)]
-pub enum CallerShare {
+pub enum CallerNumber {
     /// By the hash of the caller under this secret.
     Hashed(KeySecret),
     /// The caller has this number, from 0 to 99.
     Fixed(u8),
 }
 
-impl<'r> Evidence<'r> {
+impl<'r> RequestSource<'r> {
     /// The client, behind trusted proxies.
     pub(super) fn client(&self, identity: &IdentityRules, headers: &Fields) -> ClientAddress {
         match *self {
