@@ -1,8 +1,9 @@
 -- Acquires a batch of units from one record: refunds the unspent units of an earlier grant, then charges
--- `needed` and a share of the rest, or all that is left if that is less. Twin of src/limit/acquire.rs.
+-- `needed` units and a share of the rest. If fewer than `needed` are left, it charges all of them, or none if
+-- fewer than the minimum are left. Twin of src/limit/acquire.rs.
 --
 -- KEYS[1]   the record
--- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- ARGV[2+]  algorithm (its tag), minimum (units), quota, window (ms), resolution, option (see
 --           prelude.lua), needed (units, at least `minimum`), extra (units wanted beyond `needed`),
 --           extra_divisor (at most 1 / extra_divisor of the units left beyond `needed` are extra), returned

@@ -1,7 +1,7 @@
 -- Adjusts charges: refunds, or charges without a check. Adjustments are made in order, and none is refused.
 --
 -- KEYS[i]   the record of adjustment i; all share a hash tag, or are on one server
--- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- ARGV[2+]  seven values for each adjustment, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua),
 --             charged_at (ms, by this server's clock) to refund `cost`, or -1 to charge it

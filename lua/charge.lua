@@ -1,7 +1,7 @@
--- Charges all limits of one request, or none, in one call at one time.
+-- Charges all limits of one request, or none. One call reads the clock once for all of them.
 --
 -- KEYS[i]   the record of limit i; all share a hash tag, or are on one server
--- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- ARGV[2+]  six values for each limit, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua);
 --           then, if there is more than one limit, one value for each: 1 if it may refuse, else 0

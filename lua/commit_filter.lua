@@ -4,7 +4,7 @@
 -- ARGV[1]  the ts that was read; 0: none or malformed
 -- ARGV[2]  the value
 -- ARGV[3]  the TTL, in s
--- ARGV[4]  now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[4]  now in ms, which only tests pass; 0: this server's clock
 -- Returns  an array of two: 1 if the value was written, else 0; and the ts that is now stored (0: none or
 --          malformed)
 --

@@ -5,7 +5,7 @@
 -- the groups of leases that end together, the soonest first: ends_at (6 bytes, ms) and permits (4 bytes).
 -- Anything else is read as a new caller's record.
 --
--- The groups stay packed: a call unpacks only the ended groups and those of a binary search.
+-- The groups stay packed: a call unpacks only the ended groups and the groups that a binary search visits.
 algorithms.concurrency = function()
   local decode, sub = struct.unpack, string.sub
 

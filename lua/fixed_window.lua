@@ -2,12 +2,12 @@
 --
 -- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes). One value, so that
 -- neither can be evicted without the other. Any other value, and a record past its reset_at, is read as a
--- new caller's record: the TTL only cleans up.
+-- new caller's record: the TTL only frees memory.
 algorithms.fixed_window = function()
   local function read(raw, now, limit, window)
     local reset, count, dirty = 0, 0, false
     if raw and #raw == 10 then reset, count = struct.unpack('<I6I4', raw) end
-    -- No charge can have set this end: the clock was set back, and the window moves back with it.
+    -- An end this late means that the clock was set back: the window moves back with it.
     if reset > now + window + 5000 then reset, dirty = now + window, true end
     local live = reset > now
     local remaining = live and limit - count or limit

@@ -3,20 +3,20 @@
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4
 -- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a view: an array with two
--- numbers for each run: its begin, in units of 1 / rate ms after now, and its number of slots. A slot is
+-- numbers for each run: its start, in units of 1 / rate ms after now, and its number of slots. A slot is
 -- `window` units long.
 --
 -- A call makes the table of these functions only if a record has free slots, or gets some.
 algorithms.free_slots = function()
   local remove, add = table.remove, table.insert
 
-  -- The slots of a run that begin from now on: the begin of the first, and their number.
+  -- The slots of a run that begin from now on: the start of the first, and their number.
   local function usable(begins, slots, window)
     if begins < 0 then return begins + window, slots - 1 end
     return begins, slots
   end
 
-  -- The part of a run that has not passed: its begin, and its number of slots (0 if all have passed).
+  -- The part of a run that has not passed: its start, and its number of slots (0 if all have passed).
   local function not_passed(begins, slots, window)
     if begins >= 0 then return begins, slots end
     local passed = (-begins - -begins % window) / window
@@ -68,8 +68,8 @@ algorithms.free_slots = function()
   end
 
   -- The position of the first `cost` adjacent slots that begin from now on, if any. `latest` is the last
-  -- position at which the request may begin. None if it is less than 1 ms from now: times are sent in whole
-  -- ms, so the slots could have passed when the client retries.
+  -- position at which the request may begin. None if `latest` is less than 1 ms from now: times are sent in
+  -- whole ms, so the slots could have passed when the client retries.
   local function first_fit(runs, cost, latest, rate, window)
     if latest < rate then return end
     for i = 1, #runs, 2 do
@@ -78,8 +78,8 @@ algorithms.free_slots = function()
     end
   end
 
-  -- Takes `cost` slots from `begins` on, a position that `first_fit` returned. If the run's first slot has
-  -- begun, it stays free.
+  -- Takes `cost` slots from `begins` on; `first_fit` returned that position. If the run's first slot has
+  -- already begun, it stays free.
   local function take(runs, begins, cost, window)
     for i = 1, #runs, 2 do
       local from, slots = usable(runs[i], runs[i + 1], window)
@@ -100,7 +100,7 @@ algorithms.free_slots = function()
     end
   end
 
-  -- The last position at or before `begins` from which `length` units overlap no free slot.
+  -- The last position at or before `begins` where a range of `length` units overlaps no free slot.
   local function last_taken(runs, begins, length, window)
     for i = #runs - 1, 1, -2 do
       if runs[i] + runs[i + 1] * window <= begins then break end

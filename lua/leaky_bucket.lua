@@ -1,4 +1,4 @@
--- The leaky bucket: twin of src/limit/leaky_bucket.rs, and of src/limit/gcra.rs, its record;
+-- The leaky bucket: twin of src/limit/leaky_bucket.rs and of its record, src/limit/gcra.rs;
 -- prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
@@ -26,8 +26,8 @@ algorithms.leaky_bucket = function()
     if raw and #raw >= 26 and (#raw - 26) % 14 == 0 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
       has_free = #raw > 26
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
-      -- clock.
+      -- If the clock steps back by at most 5 s, the record's time stands still. After a larger step, the
+      -- record moves back with the clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
@@ -137,8 +137,8 @@ algorithms.leaky_bucket = function()
     if slot_position > max / 2 or slot_position < -max / 2 then return end
     local same_rate, last = view.rate == rate, backlog - length
     local begins = last
-    -- A quota change rounds the end of the taken slots up to a ms, so only the last of the earlier slots can
-    -- still be identified.
+    -- A quota change rounds the end of the taken slots up to a ms, so of the slots that were taken before
+    -- it, only the last can still be identified.
     if last > (same_rate and slot_position or slot_position + rate - 1) then
       -- The last slot that begins at or before `slot_position`.
       local back = backlog - slot_position

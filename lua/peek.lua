@@ -1,7 +1,7 @@
--- Decides on charges without making them, each limit by itself. It writes nothing, so a replica can run it.
+-- Decides on charges without making them, each one independently. It writes nothing, so a replica can run it.
 --
 -- KEYS[i]   the record of limit i; all share a hash tag, or are on one server
--- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- ARGV[2+]  six values for each limit, in the order of KEYS, as for `charge`
 -- Returns   a flat array of integers, as `charge` does: now (ms), then six for each limit:
 --             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or cost above

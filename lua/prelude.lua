@@ -15,8 +15,8 @@
 --                         spent; only if units may be acquired in batches
 --   list                  true if the record is a list: `raw` is then its last element, and `write` writes
 --                         the record itself and returns false as `raw`
---   wait(view, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it still does not
---                         fit. Only if charges are delayed
+--   wait(view, cost)   -> the delay, in ms, of a charge that `remaining` admits; nil if its slots would not
+--                         be adjacent. Only in algorithms that delay charges
 -- A view has `limit`, `remaining` (which `charge` lowers) and `dirty` (true if the view must be written,
 -- because it was changed or the clock was set back).
 --

@@ -11,7 +11,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lifetime = tonumber(ARGV[2])
 
--- A key that another program has overwritten is started anew.
+-- Deletes a key that another program has overwritten, so that it can be written again.
 for _, key in ipairs(KEYS) do
   local type = redis.call('TYPE', key).ok
   if type ~= 'zset' and type ~= 'none' then redis.call('DEL', key) end

@@ -1,10 +1,10 @@
 -- Sets `now`, and reads and writes records. Part of every script that uses records.
 --
 -- KEYS[i]   the records; each script's own header describes them
--- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- Returns   nothing; the script that follows does
 --
--- Every write sets a TTL: the time until the record expires, plus 10 s. It only cleans up.
+-- Every write sets a TTL: the time until the record expires, plus 10 s. The TTL only frees memory.
 local now = ARGV[1] + 0
 if now == 0 then
   local time = call('TIME')
@@ -34,7 +34,7 @@ local function fits(algorithm, view, cost)
   return wait ~= nil, wait or 0
 end
 
--- Redis converts numbers to text in full; Lua's own conversion stops at 14 digits.
+-- Passes the TTL as a number: Redis converts it to text in full, but Lua's own conversion keeps 14 digits.
 local function write(key, algorithm, view)
   local raw, expires_at = algorithm.write(view, key)
   local ttl = (expires_at > now and expires_at - now or 0) + 10000

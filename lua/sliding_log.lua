@@ -11,7 +11,7 @@
 -- changes the bases of the blocks after its entry; if it removes the entry, the first entry of each later
 -- block moves to the block before.
 algorithms.sliding_log = function()
-  -- Four blocks fill a node of Redis's list, which has 8 KB.
+  -- Four blocks fill a node of Redis's list, which holds 8 KB.
   local MODULUS, BLOCK, decode = 4294967296, 254, struct.unpack
 
   -- Block `index`, counted from 0; the last one is part of the last element.
@@ -101,8 +101,8 @@ algorithms.sliding_log = function()
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
       local newest_at, reset, total, last_index = struct.unpack('<I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
-      -- clock, and the entries, whose times are relative to newest_at, with it.
+      -- If the clock steps back by at most 5 s, the record's time stands still. After a larger step, the
+      -- record moves back with the clock: the times of the entries are relative to newest_at.
       if newest_at - now > 5000 then
         reset = reset - (newest_at - now)
         if reset < 0 then reset = 0 end
@@ -202,7 +202,7 @@ algorithms.sliding_log = function()
     local _, reset = decide(view, 0)
     view.reset_at = reset
 
-    -- An empty entry is removed. The newest stays: the times of the others are relative to its time.
+    -- An empty entry is removed, unless it is the newest: the times of the others are relative to its time.
     local removed = cost == charged - after and (index < last_index or entry < size)
     local kept = string.sub(blocks[index], 1, removed and 8 * entry - 4 or 8 * entry + 4)
     if entry < size then
@@ -232,7 +232,7 @@ algorithms.sliding_log = function()
 
   local function write(view, key)
     local newest_at, reset, last_index, blocks = view.newest_at, view.reset_at, view.last_block, view.blocks
-    -- Blocks that have expired as a whole are trimmed off, several at a time with the nodes of the list.
+    -- Blocks whose entries have all expired are trimmed off. Redis frees a whole list node at once.
     local dead = view.appended and view.first_block or 0
     local last = struct.pack('<I6I6I4I4', newest_at, reset, view.total, last_index - dead) .. blocks[last_index]
     if view.fresh then

@@ -62,8 +62,8 @@ algorithms.sliding_window = function()
     if raw and #raw == 12 + 4 * (resolution + 1) then
       counts = {struct.unpack(layout, raw)}
       updated_at, reset = counts[1], counts[2]
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
-      -- clock.
+      -- If the clock steps back by at most 5 s, the record's time stands still. After a larger step, the
+      -- record moves back with the clock.
       if updated_at - now > 5000 then
         reset = reset - ((updated_at - updated_at % step) - (now - now % step))
         if reset < 0 then reset = 0 end

@@ -1,4 +1,4 @@
--- The token bucket: twin of src/limit/token_bucket.rs, and of src/limit/gcra.rs, its record; prelude.lua
+-- The token bucket: twin of src/limit/token_bucket.rs and of its record, src/limit/gcra.rs; prelude.lua
 -- describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
@@ -19,8 +19,8 @@ algorithms.token_bucket = function()
     local updated_at, reset, at, fraction, rate, dirty = 0, 0, 0, 0, 0, false
     if raw and #raw == 26 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
-      -- clock.
+      -- If the clock steps back by at most 5 s, the record's time stands still. After a larger step, the
+      -- record moves back with the clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end

@@ -64,7 +64,7 @@ pub enum Policy {
 /// A configured endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightedEndpoint<'a> {
-    /// Its name, which determines its keys with [`Policy::Hash`]. It is the same at all gateways.
+    /// Its name. With [`Policy::Hash`], it determines the endpoint's keys, so it must be the same at all gateways.
     pub name: &'a str,
     /// Its share of the requests, relative to the other weights. With 0 it is never chosen.
     pub weight: u32,
@@ -81,8 +81,8 @@ pub trait EndpointView {
         FULL_RAMP
     }
 
-    /// The share of its weight that errors leave to the endpoint, in 1/1024: 1 to [`FULL_RAMP`]. Only
-    /// policies by load read it, because they would send more to an endpoint that fails fast.
+    /// The share of its weight that the endpoint keeps after its errors, in 1/1024: 1 to [`FULL_RAMP`]. Only
+    /// load-based policies read it, because they would send more to an endpoint that fails fast.
     fn success_share(&self, index: usize) -> u32 {
         let _ = index;
         FULL_RAMP
@@ -101,7 +101,7 @@ pub trait EndpointView {
     /// The requests in flight at all endpoints. Only [`Policy::Hash`] reads it.
     fn total_in_flight(&self) -> u64;
 
-    /// The sum of the weights of the endpoints in service; `None` for all. Only [`Policy::Hash`] reads it.
+    /// The sum of the weights of the endpoints in service; `None`: all are. Only [`Policy::Hash`] reads it.
     fn weight_in_service(&self) -> Option<u64> {
         None
     }

@@ -12,9 +12,9 @@
 //! | `hash` | prints the hash of a caller, as in the access log |
 //! | `schema` | prints the configuration's JSON Schema |
 //! | `config_file` | finds the configuration of a command |
-//! | `addresses` | prints where the gateway listens, for people |
+//! | `addresses` | prints the listening addresses on a terminal |
 //! | `notify` | reports the state of the process to a service manager |
-//! | `tips` | suggests a command in place of another gateway's |
+//! | `tips` | suggests the command for one that another gateway has |
 //!
 //! ```
 //! use tidegate::cli::{self, Exit};

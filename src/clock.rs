@@ -67,7 +67,7 @@ struct ManualClock {
     settled: Condvar,
 }
 
-/// Which clock waits use, beside a manual one.
+/// The clock that waits use while a manual clock dates decisions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ManualWaits {
     /// The system's.

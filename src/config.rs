@@ -281,7 +281,7 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
         Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
         verified => {
             let (check, partial) = verified.unzip();
-            // Our reader's faults make the other parser fail as well; only a syntax error adds something.
+            // After a fault of our reader, the other parser fails as well; only its syntax error is new.
             faults.extend(
                 check
                     .and_then(Result::err)

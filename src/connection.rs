@@ -53,7 +53,7 @@ const LINGER_TIMEOUT: u64 = 30_000;
 /// Maximum number of reads from such a client in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
 
-/// What a client connection begins with, in any protocol.
+/// The data that a new client connection needs, for any HTTP version.
 pub struct ConnectionStart {
     /// The client.
     pub peer: Peer,
@@ -63,7 +63,7 @@ pub struct ConnectionStart {
     pub accepted_at: CoarseTime,
     /// The bounds of request heads.
     pub bounds: HeadBounds,
-    /// The most requests that it may carry; `None` is unlimited.
+    /// Maximum number of requests that it may carry; `None` is unlimited.
     pub max_requests: Option<u32>,
 }
 
@@ -105,7 +105,7 @@ pub trait Sweepable {
     /// Expires the deadlines that have passed at `now`.
     fn sweep(&self, now: CoarseTime, timeouts: &ClientTimeouts);
 
-    /// Closes the connection at the time that `mode` sets.
+    /// Closes the connection as soon as `mode` requires.
     fn request_close(&self, mode: CloseMode);
 }
 

@@ -17,7 +17,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `connection_state` | [`ConnectionState`], [`Wait`] and the [`Timeout`] that each can exceed |
+//! | `connection_state` | [`ConnectionState`], [`Wait`], and [`ExpiredDeadline`]: the deadlines that each can miss |
 //! | `cell` | [`StateCell`]: the state that a task and the worker's sweep share; [`SweepWake`] |
 //!
 //! Deadlines use no timers: a connection stores its state in a [`StateCell`], and the worker checks all
@@ -28,27 +28,27 @@ mod cell;
 pub use self::cell::{StateCell, SweepWake};
 use crate::clock::CoarseTime;
 
-/// The event that a connection waits for.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
-    /// The first byte of the next request.
+    /// Waits for the first byte of the next request.
     Idle {
         /// The time at which the previous request ended.
         since: CoarseTime,
     },
-    /// The end of a request's head.
+    /// Waits for the end of a request's head.
     Head {
         /// The time of the head's first byte; for the first request, of the accept.
         since: CoarseTime,
     },
-    /// The response's head.
+    /// Processes a request, until the response's head.
     Request {
         /// The deadline of the response's head. `None`: unlimited, or the route is not known yet.
         deadline: Option<CoarseTime>,
         /// The event that the request currently waits for.
         wait: Wait,
     },
-    /// The end of the response.
+    /// Sends the response, until its end.
     Response {
         /// The deadline of the whole response, if it has one.
         deadline: Option<CoarseTime>,
@@ -57,19 +57,19 @@ pub enum ConnectionState {
         /// The event that the response currently waits for.
         wait: Wait,
     },
-    /// The rest of a request's body, which is discarded.
+    /// Reads and discards the rest of a request's body.
     Drain {
         /// The deadline.
         deadline: CoarseTime,
     },
-    /// Bytes of either side of a tunnel, after an upgrade.
+    /// Moves bytes in both directions, after an upgrade.
     Tunnel {
         /// The time of the last byte.
         since: CoarseTime,
         /// Maximum time without a byte, in ms. `None`: unlimited.
         idle_timeout: Option<u64>,
     },
-    /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
+    /// Waits for the client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
         /// The time of the last received byte.
         since: CoarseTime,
@@ -129,7 +129,7 @@ pub enum ExpiredDeadline {
     ClientRead,
     /// The upstream did not respond in time.
     Upstream,
-    /// The whole request took too long.
+    /// The response's head was not ready by the request's deadline.
     Request,
     /// The upstream stopped sending the response.
     ResponseIdle,

@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     http1::FramingError, identity::AmbiguousValue, route::normalize::PathError,
-    snapshot::LimitRequestError, throttle::AdmissionDenied, upstream::UpstreamError,
+    snapshot::ChargePlanError, throttle::AdmissionDenied, upstream::UpstreamError,
 };
 
 /// Why a request was refused or failed. The text for clients is [`Self::detail`]: `Display` of
@@ -18,7 +18,7 @@ pub enum GatewayError {
     /// The path cannot be normalized.
     #[error("{0}")]
     Path(PathError),
-    /// The request target has no host, a malformed host, or a scheme other than `http`.
+    /// A redirect needs the request's host, but the request has none. In `replay`, also a malformed request.
     #[error("the request target is malformed")]
     MalformedTarget,
     /// A value that identifies the caller was sent more than once or has no canonical form.
@@ -26,7 +26,7 @@ pub enum GatewayError {
     Ambiguous(AmbiguousValue),
     /// A limit's key or cost cannot be read from the request.
     #[error("{0}")]
-    PlannedCharge(LimitRequestError),
+    UnreadableCharge(ChargePlanError),
     /// An `Expect` value other than `100-continue`.
     #[error("this `Expect` is not supported; send `100-continue`, or no `Expect`")]
     UnsupportedExpectation,
@@ -88,7 +88,7 @@ impl GatewayError {
             Self::Path(_)
             | Self::MalformedTarget
             | Self::Ambiguous(_)
-            | Self::PlannedCharge(_)
+            | Self::UnreadableCharge(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
             Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,
             Self::MethodNotSupported(_) | Self::MethodNotAllowed(_) => {

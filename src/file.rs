@@ -22,7 +22,7 @@ pub enum FileError {
     /// The system's error.
     #[error("{}", describe(.0))]
     Io(#[from] io::Error),
-    /// Not a regular file, but for example a FIFO, where only a regular one is read.
+    /// Only a regular file is accepted, and this is another kind, such as a FIFO.
     #[error("the file is {0}")]
     NotRegular(&'static str),
     /// The gateway has no configuration file.
@@ -79,7 +79,7 @@ fn describe(error: &io::Error) -> String {
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     Ok(read_open(File::open(path)?, max)?)
 }
@@ -88,7 +88,7 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
 ///
 /// # Errors
 ///
-/// The system's, the file is longer than `max` bytes, or its end was not reached in time.
+/// The system's error, the file is longer than `max` bytes, or its end was not reached in time.
 pub fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     let file = path.to_owned();
     let bytes = read_within(READ_TIMEOUT, move || read(&file, max + 1))?;
@@ -99,7 +99,7 @@ pub fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
 ///
 /// # Errors
 ///
-/// The system's, or the file is not a regular one: a FIFO or a device can be read only once, or never ends.
+/// The system's error, or the file is not a regular one: a FIFO or a device can be read only once, or never ends.
 pub fn read_regular(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     // Checked before opening, because opening a device may have effects; and again afterwards, because another file
     // may have replaced it. Opening a FIFO without `NONBLOCK` waits for a writer.

@@ -8,18 +8,18 @@
 //!
 //! The files, in the order of the path:
 //!
-//! - `context.rs`, `request_id.rs`: a request until the end of its response.
-//! - `ledger.rs`, `request_trace.rs`, `spans.rs`: what happened to it, for the access log, the metrics and its trace.
-//! - `rules.rs`: the snapshot, each route with the worker's counters and the balancer of its upstream.
-//! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and makes the checks before the limits.
+//! - `context.rs`, `request_id.rs`: the state of a request until its response ends, and its id.
+//! - `ledger.rs`, `request_trace.rs`, `spans.rs`: the record of a request for access log, metrics and trace.
+//! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
+//! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and checks what precedes the limits.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
-//! - `cors.rs`: the fields of CORS.
-//! - `compress.rs`: whether a response is compressed.
-//! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: what was decided, for the log.
+//! - `cors.rs`: the CORS header fields.
+//! - `compress.rs`: decides if a response is compressed.
+//! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
@@ -93,13 +93,13 @@ use crate::{
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
-    tls::SelectedName,
+    tls::SelectedCertificate,
     trace::{ChildSpanKind, IdSource, TraceQueue},
     transport::ClientStream,
-    upstream::{PeerAddress, ProxiedClient, UpstreamError, UpstreamRegistry},
+    upstream::{PeerAddress, ProxiedClient, UpstreamError, UpstreamKind, UpstreamRegistry},
 };
 
-/// Ticks from one removal of idle upstream connections to the next.
+/// Ticks between two sweeps of idle upstream connections.
 const TICKS_PER_POOL_SWEEP: u32 = 10;
 
 /// The state that all threads of a process share.
@@ -126,7 +126,7 @@ pub struct Shared {
     pub accepting_workers: AtomicU64,
     /// Bounds the open client connections.
     pub connection_limit: Arc<ConnectionLimit>,
-    /// What each client address uses of the process's resources.
+    /// The process's resources that each client address uses.
     pub clients: Arc<ClientTable>,
     /// The memory for compressing responses.
     pub compression: Arc<CompressionBudget>,
@@ -147,14 +147,14 @@ impl Shared {
 pub struct Peer {
     /// Its address, with IPv4-mapped IPv6 as IPv4.
     pub address: IpAddr,
-    /// What its address uses.
+    /// The resources that its address uses.
     pub usage: ClientHandle,
     /// Its address and the listener's, as the PROXY protocol reports them.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,
     /// The certificate of the connection; `None` without TLS.
-    pub certificate: Option<SelectedName>,
+    pub certificate: Option<SelectedCertificate>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
 }
@@ -180,7 +180,7 @@ pub struct Gateway {
     background: Rc<Background>,
     /// The leases of concurrency permits.
     leases: Rc<LeaseTable>,
-    /// The copies of requests that are under way.
+    /// The mirrored copies of requests that are in flight.
     mirrors: Rc<Mirrors>,
 }
 
@@ -221,7 +221,7 @@ impl Gateway {
         self.shared.clients.usage(mask_address(address, prefix))
     }
 
-    /// Does the periodic work that is due. Call it every 100 ms; `count` is the number of the call.
+    /// Does the periodic work that is due. Call it every 100 ms; `count` numbers the calls.
     pub fn tick(&self, count: u32) {
         self.mirrors.sweep();
         self.leases.renew();
@@ -359,8 +359,10 @@ impl Gateway {
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        // Only an upstream action makes a caller active: the upstream has checked its token.
-        if let (Action::Upstream(_), Some(caller)) = (&route.settings.action, &plan.caller) {
+        // Only servers check the caller's token, so a response of the gateway makes no caller active.
+        if let (Action::Upstream(upstream), Some(caller)) = (&route.settings.action, &plan.caller)
+            && matches!(upstream.kind, UpstreamKind::Servers(_))
+        {
             self.record_activity(request, caller, response.status());
         }
         Ok(response)

@@ -15,6 +15,6 @@ mod passed_sockets;
 mod successor;
 
 pub use self::{
-    passed_sockets::{PassedSockets, Passer, SocketFiles, listen_fds},
+    passed_sockets::{PassedSockets, SocketFiles, SocketSource, listen_fds},
     successor::{Predecessor, Successor, VARIABLE},
 };

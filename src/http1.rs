@@ -1,4 +1,4 @@
-//! HTTP/1.1 messages (RFC 9112) as bytes: read strictly, written once. Pure: no socket, no clock.
+//! HTTP/1.1 messages (RFC 9112) as bytes: a strict parser, and a writer. Pure: no socket, no clock.
 //!
 //! Two parsers that disagree about where a message ends allow request smuggling. This module therefore
 //! rejects every message that a recipient could read in more than one way. Client and upstream

@@ -54,7 +54,7 @@ mod values;
 pub use caller::{Caller, caller_key, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
-pub use condition::{caller_percentile, header_value, is_forwarding_field};
+pub use condition::{caller_bucket, header_value, is_forwarding_field};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
 pub use key::{KeyPart, KeyPlan, Subject};

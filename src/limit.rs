@@ -72,8 +72,8 @@ pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
 use crate::clock::StoreTime;
 
-/// Maximum product of quota and sub-window length (ms) for which Rust and Lua compute exactly: Lua counts in
-/// doubles, whose exact integers end at 2^53.
+/// Maximum product of quota and sub-window length (ms). Up to it, Lua computes exactly, as Rust does: Lua
+/// counts in doubles, which hold every integer up to 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
 /// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is slightly below 2^53, up to
@@ -93,14 +93,14 @@ pub const MAX_RESOLUTION: u32 = 60;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key(pub u128);
 
-/// The units that a caller may use in a window, and the division of the window.
+/// The units that a caller may use in a window, and the algorithm that counts them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
     /// Maximum units of cost charged in one window.
     pub limit: u32,
     /// The window's length in ms.
     pub window: u64,
-    /// How the window is counted.
+    /// The algorithm that counts the units.
     pub algorithm: Algorithm,
 }
 
@@ -174,7 +174,7 @@ pub enum LeaseSize {
 /// One configured limit.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// Its name, and what else distinguishes its records.
+    /// Its name, and a fingerprint of the settings that its counters depend on.
     pub identity: LimitIdentity,
     /// The quota of each caller, and the algorithm that decides.
     pub quota: Quota,

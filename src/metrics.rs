@@ -278,8 +278,8 @@ impl Metrics {
         worker
     }
 
-    /// Client connections: open, accepted, and refused because their client had too many; and requests
-    /// refused before routing.
+    /// The numbers of client connections: open, accepted, and refused because their client had too many. The last
+    /// number is of requests refused before routing.
     pub fn connections(&self) -> [u64; 4] {
         let workers = self.workers.lock();
         let sum =

@@ -5,12 +5,12 @@
 //! it, so all three decide alike. The files, in the order of a decision:
 //!
 //! - `decision.rs`: all checks in their order, and what may follow.
-//! - `request_view.rs`, `request_source.rs`: what a decision reads of a request or of a line of a log.
+//! - `request_view.rs`, `request_source.rs`: the parts of a request, or of a log line, that a decision reads.
 //! - `via.rs`: loop detection.
 //! - `target.rs`: the host, and the path to forward.
 //! - `preflight.rs`: the routes of CORS preflights; `condition.rs`: the conditions of routes.
-//! - `route_values.rs`: the values that routes write into messages; `location.rs`: an upstream's locations as
-//!   clients see them.
+//! - `route_values.rs`: the values that routes write into messages; `location.rs`: rewrites an upstream's
+//!   `Location` headers.
 //!
 //! ```
 //! use tidegate::{http1::Fields, plan};
@@ -41,7 +41,7 @@ pub use self::{
         RoutePlan, decide, refused_admission,
     },
     location::PublicUrl,
-    request_source::{CallerNumber, RequestSource},
+    request_source::{CallerBucket, RequestSource},
     request_view::RequestView,
     route_values::RoutedRequest,
     target::{forwarded_path, host},
@@ -149,7 +149,7 @@ impl<'r> RequestAttributes<'r> {
         let query = OnceCell::new();
         let decide = |route: &ConditionalRoute| match *source {
             RequestSource::Log { has_query, .. } => {
-                self.recorded_verdict(route, has_query.then_some(&query))
+                self.meets_as_logged(route, has_query.then_some(&query))
             }
             RequestSource::Request { caller, .. } => {
                 match self.meets(snapshot, route, caller, &query) {
@@ -212,27 +212,27 @@ fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError
     }
 }
 
-/// The limit requests of one request, in the order of the route's limits: one per limit, or one per access
+/// The planned charges of one request, in the order of the route's limits: one per limit, or one per access
 /// token for a limit by token.
 pub type PlannedCharges = SmallVec<[PlannedCharge; 4]>;
 
-/// The limit requests of `subject` to the limits of `route`.
+/// The planned charges of `subject` to the limits of `route`.
 #[inline]
-fn limit_requests(
+fn planned_charges(
     route: &Route,
     subject: &Subject<'_>,
     secret: KeySecret,
 ) -> Result<PlannedCharges, GatewayError> {
-    let mut requests = PlannedCharges::new();
+    let mut charges = PlannedCharges::new();
     for (index, policy) in route.limits.iter().enumerate() {
         policy
-            .add_requests(index, subject, secret, &mut requests)
-            .map_err(GatewayError::PlannedCharge)?;
+            .add_charges(index, subject, secret, &mut charges)
+            .map_err(GatewayError::UnreadableCharge)?;
     }
-    Ok(requests)
+    Ok(charges)
 }
 
-/// The requests to the limits that a `status` route reports. Empty for another route.
+/// The charges to the limits that a `status` route reports; they are never made. Empty for another route.
 #[inline]
 fn status_charges(
     route: &Route,
@@ -240,26 +240,26 @@ fn status_charges(
     secret: KeySecret,
 ) -> Result<Vec<PlannedCharge>, GatewayError> {
     let Action::Status(limits) = &route.action else { return Ok(Vec::new()) };
-    let mut requests = PlannedCharges::new();
+    let mut charges = PlannedCharges::new();
     for (index, policy) in limits.iter().enumerate() {
         policy
-            .add_status_requests(index, subject, secret, &mut requests)
+            .add_status_charges(index, subject, secret, &mut charges)
             .map_err(GatewayError::Ambiguous)?;
     }
-    Ok(requests.into_vec())
+    Ok(charges.into_vec())
 }
 
-/// The hash that a target is chosen by: the same on all gateways. `None` if the parts are ambiguous.
+/// The hash that a target is chosen by: the same on all gateways. `None` if a part of the key is ambiguous.
 fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
     // Needs no secret: a caller that can choose its target gains nothing.
     plan.key(subject, KeySecret(0, 0)).ok().map(|key| key as u64)
 }
 
-/// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no
-/// such limit.
+/// The charge for the planned charge `planned`: the limit in the caller's tier, the key and the cost. `None`: the route
+/// has no such limit.
 #[inline]
-pub fn charge_for<'a>(route: &'a Route, request: &PlannedCharge) -> Option<Charge<'a>> {
-    let policy = route.limits.get(usize::from(request.limit_index))?;
-    let limit = policy.limit_for_tier(request.tier);
-    Some(Charge { limit, key: request.key, cost: request.cost })
+pub fn charge_for<'a>(route: &'a Route, planned: &PlannedCharge) -> Option<Charge<'a>> {
+    let policy = route.limits.get(usize::from(planned.limit_index))?;
+    let limit = policy.limit_for_tier(planned.tier);
+    Some(Charge { limit, key: planned.key, cost: planned.cost })
 }

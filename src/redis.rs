@@ -1,5 +1,5 @@
 //! Connects to Redis and calls the scripts that charge limits there: one script call per request, and a typed
-//! failure if it gives no decision. [`crate::store`] handles the failure.
+//! failure if Redis gives no decision. [`crate::store`] handles the failure.
 //!
 //! In this module, `::redis` is the client library.
 //!

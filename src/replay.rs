@@ -144,7 +144,7 @@ struct PendingRequest {
     caller: LoggedCaller,
     /// One per configuration.
     plans: SmallVec<[PlannedRequest; 2]>,
-    /// The limit requests of all plans, in their order.
+    /// The charges of all plans, in their order.
     limit_requests: PlannedCharges,
 }
 

@@ -147,7 +147,7 @@ pub fn write_rate_headers<'a>(
         fields.push_number(LIMIT, decision.limit);
         fields.push_number(REMAINING, decision.remaining);
         fields.push_number(USED, decision.used);
-        fields.push_number(RESET, reset_seconds(decision));
+        fields.push_number(RESET, reset_unix_seconds(decision));
         fields.push(RESOURCE, tightest.limit.name());
     }
     if draft_11 {
@@ -157,10 +157,10 @@ pub fn write_rate_headers<'a>(
     suppressed
 }
 
-/// The reset in the headers, in seconds since the epoch, rounded up. It does not depend on the request's cost:
+/// The reset time in the headers, in seconds since the epoch, rounded up. It does not depend on the request's cost:
 /// otherwise it would move back when a cheaper request follows. [`retry_after`] computes when a request of this cost
 /// fits.
-fn reset_seconds(decision: &Decision) -> u64 {
+fn reset_unix_seconds(decision: &Decision) -> u64 {
     decision.reset_at.as_unix_ms().div_ceil(1000)
 }
 
@@ -262,7 +262,7 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// The response to a refused or failed request: the route's body for the status, or else a problem document
+/// The response to a refused or failed request: `own`, the route's body for the status, or else a problem document
 /// or a page. `limits` are the limits of the request.
 pub fn error_reply<'a>(
     error: &GatewayError,
@@ -305,7 +305,7 @@ pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
     LocalReply { status, fields, body: Bytes::new() }
 }
 
-/// The response of a decision that charges nothing. `cors` is the policy of the request's route.
+/// The response for an answer that charges nothing. `cors` is the policy of the request's route.
 pub fn answer(answer: &LocalAnswer, cors: Option<&CorsPolicy>, request: &Fields) -> LocalReply {
     match (answer, cors) {
         (LocalAnswer::RedirectHttps(location), _) => {

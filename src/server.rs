@@ -138,12 +138,12 @@ pub struct Server {
     pub reloader: Arc<Reloader>,
     /// Cancelled to drain the workers.
     drain: CancellationToken,
-    /// Cancelled to end the control threads, after the workers, or only the admin API's listener.
+    /// Cancelled after the workers have ended, to end the control threads; or to close only the admin listener.
     stops: Stops,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// A copy of each listening socket, for a successor.
     sockets: Mutex<Vec<OwnedFd>>,
-    /// Whose the files of unix sockets are.
+    /// The owner of the unix sockets' files.
     socket_files: SocketFiles,
     /// True if a successor has the sockets.
     is_handed_over: Arc<AtomicBool>,

@@ -81,7 +81,7 @@ pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
-pub use self::policy::{Cost, LimitPolicy, LimitRequestError, PlannedCharge, Tier, TierMatch};
+pub use self::policy::{ChargePlanError, Cost, LimitPolicy, PlannedCharge, Tier, TierMatch};
 pub use self::traces::TraceRules;
 
 use crate::{
@@ -93,7 +93,7 @@ use crate::{
     route::{Conditions, PathPattern, RouteTable, normalize::Slashes},
     template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
-    tls::ServerNames,
+    tls::ServerCertificates,
     upstream::{FixedResponse, HostRule, Upstream},
 };
 
@@ -117,7 +117,7 @@ pub struct Snapshot {
     /// How connections of each listener begin, in the configuration's order.
     pub listeners: Vec<Arc<ListenerRules>>,
     /// The certificates of the admin listener; `None` without TLS.
-    pub admin_tls: Option<Arc<ServerNames>>,
+    pub admin_tls: Option<Arc<ServerCertificates>>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
     /// Sampling, and the destination of spans; `None`: no traces.
@@ -133,7 +133,7 @@ pub struct ListenerRules {
     /// Its address as configured, for metrics.
     pub address: Box<str>,
     /// The certificates; `None` without TLS.
-    pub tls: Option<Arc<ServerNames>>,
+    pub tls: Option<Arc<ServerCertificates>>,
     /// True if clients may use HTTP/2 without TLS, with prior knowledge. With TLS, the handshake decides.
     pub http2: bool,
     /// The peers that send a PROXY protocol header; `None`: no peer.

@@ -11,13 +11,13 @@
 //! - Leased units admit at most as many requests as the store would have, and a cached denial never refuses
 //!   beyond its own retry time.
 //!
-//! # Words
+//! # Terms
 //!
 //! The process has one [`CounterStore`], which outlives every reload. Each worker has its own [`StoreHandle`]
 //! to it. Without Redis a handle charges records in [`memory`], and nothing else here is used. With Redis it
 //! calls scripts through [`crate::redis`], and four mechanisms surround these calls:
 //!
-//! - A **lease** holds units of a quota that Redis was charged in advance, so that requests are admitted
+//! - A **lease** holds units that were charged to a quota in Redis in advance, so that requests are admitted
 //!   without a call. Its opposite, a **cached denial**, refuses them without a call.
 //! - A **fan-out** charges one request on several Redis shards at the same time.
 //! - A **fallback** decides a request to which Redis gave no answer.
@@ -121,7 +121,7 @@ pub enum StoreError {
 /// The reason why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The Redis part cannot be created.
+    /// The Redis backend cannot be created.
     #[error(transparent)]
     Redis(#[from] RedisSetupError),
     /// The operating system's random number generator failed.
@@ -351,7 +351,7 @@ impl CounterStore {
         self.redis.as_ref().map(|backend| backend.shards()).unwrap_or_default()
     }
 
-    /// Counts since the process started, and current sizes. Takes every lock of the memory store, one after
+    /// Counts since the process started, and current sizes. Takes every lock of the store's parts, one after
     /// the other.
     pub fn stats(&self) -> StoreStats {
         let mut stats = self.counts.total();

@@ -4,7 +4,7 @@
 //! # Guarantees
 //!
 //! - No token, key or query is logged; a keyed hash stands for a token.
-//! - A caller never waits for a disk, a pipe or a terminal: each log has its own thread and a bounded queue.
+//! - Logging never waits for a disk, a pipe or a terminal: each log has its own thread and a bounded queue.
 //!   Lines that do not fit are dropped and counted.
 //!
 //! | file | content |

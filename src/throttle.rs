@@ -3,7 +3,7 @@
 //!
 //! # What it promises
 //!
-//! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
+//! - A token (a keyed 64-bit hash) stays active for the configured time `memory` after its last good response.
 //! - A request neither waits nor locks for the decision.
 //! - Memory is bounded: the size of the Bloom filters is computed from the configuration, and they grow up to
 //!   a configured maximum if there are more tokens.
@@ -164,11 +164,11 @@ pub struct ThrottleStatus {
     pub estimate: Estimate,
     /// True once the shared filters were loaded, and always without a shared store.
     pub loaded: bool,
-    /// True if the filters hold all activity of the configured memory. Otherwise no request is denied.
+    /// True if the filters hold all activity of the configured time `memory`. Otherwise no request is denied.
     pub complete: bool,
     /// The earliest time at which an unknown token may be admitted, by the filters' clock.
     pub retry_at: StoreTime,
-    /// The filters' clock minus this machine's, in ms. The filters use Redis' clock if there is one.
+    /// The filters' clock minus this machine's, in ms. Shared filters use Redis' clock.
     pub clock_offset: i64,
     /// Number of ticks since the start.
     pub ticks: u64,
@@ -216,8 +216,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle without active users at `now`. With shared filters it denies no request until those of the
-    /// other gateways, which have the same `secret`, are loaded.
+    /// A throttle without active users at `now`. With shared filters it denies no request until the other
+    /// gateways' filters are loaded. Gateways share filters only if they have the same `secret`.
     pub fn new(
         settings: ThrottleSettings,
         secret: &SharedSecret,

@@ -5,7 +5,7 @@
 //! | file | content |
 //! |---|---|
 //! | `certificate` | [`Certificate`]: one chain and its key; its names and its expiry |
-//! | `server` | [`ServerNames`]: selects a client's certificate |
+//! | `server` | [`ServerCertificates`]: selects a client's certificate |
 //! | `client` | [`ClientTls`]: the handshake with an upstream |
 //! | `pinned` | verifies an upstream's certificate against listed ones |
 //! | `pem` | reads PEM files |
@@ -21,7 +21,7 @@ pub mod server;
 pub use certificate::{Certificate, Validity, ValidityProblem};
 pub use client::ClientTls;
 pub use file::TlsFile;
-pub use server::{SelectedName, ServerNames};
+pub use server::{SelectedCertificate, ServerCertificates};
 
 use std::{path::Path, sync::Arc};
 

@@ -30,5 +30,7 @@ pub use self::{
     ids::IdSource,
     queue::{TraceCounts, TraceQueue},
     request::{AttemptResult, ChildSpanKind, PeerServer, RequestSummary, RequestTrace},
-    sampling::{ParentTrust, Received, SamplingDecision, SamplingRules, Start, TraceHeader},
+    sampling::{
+        ParentTrust, ReceivedContext, RequestStart, SamplingDecision, SamplingRules, TraceHeader,
+    },
 };

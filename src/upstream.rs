@@ -123,8 +123,8 @@ pub struct Target {
     /// TLS; `None` for plain connections.
     pub tls: Option<TargetTls>,
     /// True if the certificate's name is configured; otherwise it is the host.
-    pub has_own_name: bool,
-    /// The address to which the host's name was resolved; `None` for an IP address or a Unix socket.
+    pub has_configured_tls_name: bool,
+    /// The resolved address of the host name; `None` for an IP address, a Unix socket or an unresolved name.
     pub resolved: Option<SocketAddr>,
     /// Send a PROXY protocol header with the client's address. Connections are then not reused.
     pub send_proxy: Option<ProxyVersion>,
@@ -150,7 +150,7 @@ impl Target {
     }
 }
 
-/// As in the configuration: `http://host:port`, `https://host:port` or `unix:/path`.
+/// As in the configuration: `http://host:port`, `https://host:port`, `srv://name`, `srvs://name` or `unix:/path`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.address, &self.tls) {
@@ -255,7 +255,7 @@ impl ServerAddress {
     }
 }
 
-/// `host:port`, or `unix:/path`.
+/// `host:port`, the name of an SRV record, or `unix:/path`.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

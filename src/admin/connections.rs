@@ -2,7 +2,7 @@
 //! descriptors with clients, and must stay responsive while idle connections are open.
 //!
 //! When the maximum number is open, the next accept closes one: the oldest without a request so far, else the one that
-//! has been idle the longest, else one with a request in progress. Requests with the token are closed last. So a
+//! has been idle the longest, else one with a request in progress, those without the token first. So a
 //! client without the token cannot cut off an event stream or a change, and a connection that sends its request
 //! promptly is served, however many others are idle.
 
@@ -43,7 +43,7 @@ pub(super) use self::activity::Activity;
 use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
 use crate::{
     connection::accept_tls,
-    tls::ServerNames,
+    tls::ServerCertificates,
     transport::{RawSocket, Transport},
 };
 
@@ -85,7 +85,7 @@ impl Default for ConnectionBounds {
 pub(super) async fn serve(
     listener: AcceptingListener,
     router: Router,
-    tls: impl Fn() -> Option<Arc<ServerNames>>,
+    tls: impl Fn() -> Option<Arc<ServerCertificates>>,
     bounds: ConnectionBounds,
     stop_accepting: CancellationToken,
 ) -> Infallible {
@@ -142,7 +142,7 @@ impl OpenConnections {
     fn open(
         &mut self,
         socket: RawSocket,
-        tls: Option<Arc<ServerNames>>,
+        tls: Option<Arc<ServerCertificates>>,
         router: &Router,
         bounds: ConnectionBounds,
     ) {
@@ -194,7 +194,7 @@ async fn enforce_bounds(
 }
 
 /// The stream of `socket`, after the handshake if there is one; `None` if it failed.
-async fn open(socket: RawSocket, tls: Option<Arc<ServerNames>>) -> Option<Transport> {
+async fn open(socket: RawSocket, tls: Option<Arc<ServerCertificates>>) -> Option<Transport> {
     match (tls, socket) {
         (Some(names), RawSocket::Tcp(socket)) => {
             let (stream, _) = accept_tls(socket, &names).await.ok()?;

@@ -100,7 +100,7 @@ fn observation() -> [AdminEndpoint; 6] {
             [events
                 .reply(200, "A stream without end", OperationBody::Text("text/event-stream"))
                 .error(403, "A web page of another origin sent the request")
-                .error(503, "Too many listeners")],
+                .error(503, "Too many subscribers")],
         ),
         endpoint(
             "/api/upstreams",
@@ -182,7 +182,7 @@ fn control() -> [AdminEndpoint; 3] {
             [reload
                 .json(200, "The new configuration is in force", schema_of::<reload::Reloaded>)
                 .error(400, "The configuration has faults; the running one stays")
-                .error(409, "Another reload does not end")
+                .error(409, "Another reload did not end in time")
                 .error(500, "The reload cannot run")],
         ),
         endpoint(
@@ -191,7 +191,7 @@ fn control() -> [AdminEndpoint; 3] {
             [
                 throttle.json(200, "The state", described).error(404, "There is no throttle"),
                 set_mode
-                    .body(schema_of::<throttle::ThrottleMode>)
+                    .body(schema_of::<throttle::ModeBody>)
                     .json(200, "The new state", described)
                     .error(400, "The body is not a mode")
                     .error(404, "There is no throttle"),

@@ -1,5 +1,5 @@
 //! `GET /api/events`: the state of the gateway once a second, as server-sent events. It is computed once for
-//! all listeners, and only while there are any.
+//! all subscribers, and only while there are any.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use super::{AdminContext, guard::is_cross_origin, problem::problem, state};
 
 /// The interval between two events.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The most listeners at a time.
+/// The most subscribers at a time.
 const MAX_SUBSCRIBERS: usize = 16;
 
-/// The listeners and the latest event.
+/// The subscribers and the latest event.
 #[derive(Clone)]
 pub(super) struct Events {
     permits: Arc<Semaphore>,
@@ -40,7 +40,7 @@ impl Default for Events {
     }
 }
 
-/// A listener.
+/// A subscriber.
 struct EventSubscriber {
     events: watch::Receiver<Bytes>,
     _permit: OwnedSemaphorePermit,
@@ -49,27 +49,27 @@ struct EventSubscriber {
 /// Streams events until the client disconnects. A slow client misses events: none are queued for it.
 pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderMap) -> Response {
     if is_cross_origin(&headers) {
-        let detail = "a web page of another origin must not listen; expected no Origin header";
+        let detail = "a web page of another origin must not read events; expected no Origin header";
         return problem(StatusCode::FORBIDDEN, detail, &[]);
     }
-    let Some(listener) = listen(&context) else {
+    let Some(subscriber) = subscribe(&context) else {
         let detail =
-            format!("all {MAX_SUBSCRIBERS} listeners are connected; try again when one has closed");
+            format!("all {MAX_SUBSCRIBERS} subscribers are connected; try again when one has left");
         return problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[]);
     };
-    let events = stream::unfold(listener, |mut listener| async move {
+    let events = stream::unfold(subscriber, |mut subscriber| async move {
         // The sender lives as long as the router.
-        listener.events.changed().await.ok()?;
-        let event = listener.events.borrow_and_update().clone();
-        Some((Ok::<_, Infallible>(event), listener))
+        subscriber.events.changed().await.ok()?;
+        let event = subscriber.events.borrow_and_update().clone();
+        Some((Ok::<_, Infallible>(event), subscriber))
     });
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(events)).into_response()
 }
 
-/// A new listener; `None` if there are too many. The first one starts the task that computes events.
-fn listen(context: &AdminContext) -> Option<EventSubscriber> {
+/// A new subscriber; `None` if there are too many. The first one starts the task that computes events.
+fn subscribe(context: &AdminContext) -> Option<EventSubscriber> {
     let own = &context.events;
     let permit = Arc::clone(&own.permits).try_acquire_owned().ok()?;
     let mut is_running = own.is_running.lock();
@@ -85,7 +85,7 @@ fn listen(context: &AdminContext) -> Option<EventSubscriber> {
     Some(EventSubscriber { events, _permit: permit })
 }
 
-/// Computes events until there is no listener.
+/// Computes events until there is no subscriber.
 async fn compute(context: AdminContext) {
     loop {
         let state = state::read(&context.shared, &context.reloader);

@@ -26,7 +26,7 @@ pub(super) struct Readiness {
     details: Option<Details>,
 }
 
-/// The states that an operator needs with the readiness.
+/// The state of the gateway's parts, for the operator.
 #[derive(JsonSchema, Serialize)]
 struct Details {
     /// The number of workers that accept connections.

@@ -50,7 +50,7 @@ pub(super) struct GatewayState {
     omitted_limits: usize,
     /// The callers that limits and the throttle refused most of late, at most 20.
     refused_callers: Vec<RefusedCallerState>,
-    /// `refused_callers` covers between one and two times this.
+    /// The window of `refused_callers`, which covers the current and the previous window.
     refused_window_ms: u64,
     /// Null without a throttle.
     throttle: Option<ThrottleState>,
@@ -166,7 +166,7 @@ struct StoreState {
 #[derive(JsonSchema, Serialize)]
 struct RedisServer {
     name: Box<str>,
-    /// `closed` while requests use the server; `open` while they do without it.
+    /// `closed` while requests use the server; otherwise `open`.
     #[schemars(extend("enum" = ["closed", "open"]))]
     breaker: &'static str,
     /// Calls that were sent to it.

@@ -68,7 +68,7 @@ pub(super) struct ThrottleDescription {
 /// The body of `PUT /api/throttle`.
 #[derive(JsonSchema, Serialize)]
 #[schemars(deny_unknown_fields)]
-pub(super) struct ThrottleMode {
+pub(super) struct ModeBody {
     /// `auto` by the number of active users, `on` always, `off` never.
     #[schemars(extend("enum" = ["auto", "on", "off"]))]
     mode: &'static str,

@@ -41,8 +41,8 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         !self.input.excluded.contains(&index) && self.view.is_available(index)
     }
 
-    /// The share of its weight that the endpoint has, in 1/1024: by slow start and, for a policy by load, by
-    /// its errors.
+    /// The share of its weight that the endpoint has, in 1/1024: reduced by slow start and, with a load-based
+    /// policy, by its errors.
     #[inline]
     fn ramp(&self, index: usize) -> u32 {
         let ramp = self.view.ramp(index).clamp(1, FULL_RAMP);

@@ -1,4 +1,4 @@
-//! The share of errors among an endpoint's responses, for policies by load.
+//! The share of errors among an endpoint's responses, for load-based policies.
 //!
 //! An endpoint that refuses fast has few requests in flight and would attract the requests of all others. So
 //! its weight is multiplied by the share of its responses that succeeded, but at least by a tenth: some
@@ -7,7 +7,7 @@
 use super::{FULL_RAMP, timed_average::TimedAverage};
 use crate::clock::CoarseTime;
 
-/// The time constant of the average, in ms. Without requests, an error counts 1/e after it.
+/// The time constant of the average, in ms: after this time without requests, an error counts 1/e.
 const DECAY: f32 = 2_000.0;
 
 /// Minimum weight of one response: at high rates, the average covers about the last 32 responses.
@@ -90,7 +90,7 @@ mod tests {
         mix::SplitMix,
     };
 
-    /// The errors that the choice of a simulation reads.
+    /// The input that the choice reads in a simulation.
     #[derive(Clone, Copy, Eq, PartialEq)]
     enum Reads {
         Load,

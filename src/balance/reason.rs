@@ -50,7 +50,7 @@ pub enum Reason {
     },
     /// The key belongs to it.
     KeyOwner,
-    /// The key belongs to an endpoint that cannot take the request; it is the next one on the ring.
+    /// The key belongs to an endpoint that cannot take the request; the chosen one is next on the ring.
     KeySuccessor {
         /// The endpoint that the key belongs to.
         owner: usize,

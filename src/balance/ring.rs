@@ -10,11 +10,11 @@ use siphasher::sip::SipHasher13;
 use crate::mix::mix64;
 
 /// Number of points for each unit of an endpoint's weight, unless the ring would be too large. Among
-/// endpoints of equal weight, the number of keys has a standard deviation of at most 1/16.
+/// endpoints of equal weight, the number of keys has a standard deviation of at most 1/16 of the mean.
 const POINTS: u64 = 256;
 /// Approximate maximum number of points of a ring. Beyond it, all endpoints have fewer, by a power of 2.
 const MAX_POINTS: u64 = 1 << 18;
-/// Number of low bits of a point that hold its endpoint. The upper bits hold its place.
+/// Number of low bits of a point that hold its endpoint. The upper bits hold its position on the ring.
 const INDEX_BITS: u32 = 24;
 
 /// Points in ascending order, and the hash of each endpoint's name.

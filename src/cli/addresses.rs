@@ -1,4 +1,4 @@
-//! The line for people that a start on a terminal prints: the addresses of the gateway and its dashboard.
+//! The line that a start on a terminal prints: the addresses of the gateway and its dashboard.
 
 use std::{
     io::{self, IsTerminal, Write},

@@ -33,7 +33,7 @@ pub(super) struct ProxyArgs {
     /// The address of the dashboard, the metrics and the admin API, on loopback; `off` for none.
     #[arg(long, value_name = "ADDRESS", default_value = "localhost:9900", value_parser = admin)]
     admin: String,
-    /// Requests in a time from each client address, such as 100/1m; excess gets a 429.
+    /// Maximum request rate of each client address, such as 100/1m; further requests get a 429.
     #[arg(long, value_name = "RATE", value_parser = argument::<Rate>)]
     limit: Option<String>,
     /// Above this number of active users, new ones get a 429, and active ones are still served.

@@ -213,7 +213,7 @@ fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>
         let route = |route: &usize| &*config.snapshot.routes[*route].name;
         let _ = match outcome {
             RequestOutcome::NotChecked => write!(text, "\t-\tnot_checked\t-"),
-            RequestOutcome::Unmatched(status) => write!(text, "\t-\tnone\t{status}"),
+            RequestOutcome::AnsweredByGateway(status) => write!(text, "\t-\tnone\t{status}"),
             RequestOutcome::Undecided => write!(text, "\t-\tundecided\t-"),
             RequestOutcome::Denied { route: index } => {
                 write!(text, "\t{}\tdenied\t-", route(index))

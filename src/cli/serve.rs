@@ -207,7 +207,7 @@ impl Serving<'_> {
     fn start_successor(&self) -> Option<Upgrade> {
         if std::process::id() == 1 {
             tracing::error!(
-                "upgrade: this is process 1, with which its container ends; replace the container"
+                "upgrade: this is process 1, and its container would end with it; replace the container"
             );
             return None;
         }

@@ -34,7 +34,7 @@ fn for_word(word: &str) -> Option<String> {
         "run" | "start" => "tidegate serve FILE",
         "test" | "validate" | "configtest" | "lint" => "tidegate check FILE",
         "reload" => {
-            "a changed file is reloaded by itself; SIGHUP and POST /api/reload of the admin address do it at once"
+            "a changed file is reloaded automatically; SIGHUP or POST /api/reload at the admin address reloads it at once"
         }
         "stop" | "quit" | "shutdown" => "SIGTERM ends the gateway after the requests in flight",
         "upgrade" | "restart" => "SIGUSR2 replaces the running program without losing a connection",
@@ -55,7 +55,7 @@ fn for_argument(argument: &str) -> Option<String> {
         }
         "-v" => "tidegate --version",
         "--listen" | "--port" | "-p" => {
-            "tidegate proxy has --from; tidegate serve listens as `listen` in its file says"
+            "tidegate proxy has --from; tidegate serve listens on the addresses of `listen` in its file"
         }
         "--upstream" | "--target" | "--backend" => "tidegate proxy --to SERVER",
         _ if argument.contains(':') && !argument.starts_with('-') => "tidegate proxy --to SERVER",

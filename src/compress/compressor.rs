@@ -16,19 +16,19 @@ const MAX_SMALL_LEVEL: u8 = 3;
 
 /// The streaming encoder of one body. [`Self::flush`] emits all input so far.
 pub struct Compressor {
-    stream: Stream,
+    stream: BodyEncoder,
     /// True if input may be left in the encoder.
     is_dirty: bool,
     is_finished: bool,
 }
 
-/// An encoder, to which each call lends its output.
-enum Stream {
+/// An encoder. Each call swaps the caller's buffer in as its output.
+enum BodyEncoder {
     Gzip(GzEncoder<Vec<u8>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
-impl Stream {
+impl BodyEncoder {
     fn writer(&mut self) -> &mut dyn Write {
         match self {
             Self::Gzip(encoder) => encoder,
@@ -72,11 +72,11 @@ impl Compressor {
     /// An encoder at `level`. `length` is the body's, if known: a short body then takes little memory.
     ///
     /// # Errors
-    /// The encoder has no memory, or the level does not exist.
+    /// The encoder cannot allocate its memory, or the level does not exist.
     pub fn new(encoding: Encoding, level: u8, length: Option<u64>) -> io::Result<Self> {
         let stream = match encoding {
             Encoding::Gzip => {
-                Stream::Gzip(GzEncoder::new(Vec::new(), Compression::new(u32::from(level))))
+                BodyEncoder::Gzip(GzEncoder::new(Vec::new(), Compression::new(u32::from(level))))
             }
             Encoding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), i32::from(level))?;
@@ -86,7 +86,7 @@ impl Compressor {
                     encoder.set_parameter(CParameter::ChainLog(ZSTD_WINDOW_LOG))?;
                 }
                 encoder.set_pledged_src_size(length)?;
-                Stream::Zstd(encoder)
+                BodyEncoder::Zstd(encoder)
             }
         };
         Ok(Self { stream, is_dirty: false, is_finished: false })
@@ -119,8 +119,8 @@ impl Compressor {
     pub fn finish(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         if !self.is_finished {
             self.with_output(out, |stream| match stream {
-                Stream::Gzip(encoder) => encoder.try_finish(),
-                Stream::Zstd(encoder) => encoder.do_finish(),
+                BodyEncoder::Gzip(encoder) => encoder.try_finish(),
+                BodyEncoder::Zstd(encoder) => encoder.do_finish(),
             })?;
             self.is_finished = true;
         }
@@ -135,7 +135,7 @@ impl Compressor {
     fn with_output(
         &mut self,
         out: &mut Vec<u8>,
-        work: impl FnOnce(&mut Stream) -> io::Result<()>,
+        work: impl FnOnce(&mut BodyEncoder) -> io::Result<()>,
     ) -> io::Result<()> {
         std::mem::swap(self.stream.output(), out);
         let done = work(&mut self.stream);

@@ -16,7 +16,7 @@ use crate::{
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, StateCell},
     snapshot::ListenerRules,
-    tls::{ALPN_HTTP2, SelectedName, ServerNames},
+    tls::{ALPN_HTTP2, SelectedCertificate, ServerCertificates},
     transport::{RawSocket, ReadBuffer, Transport},
     upstream::ProxiedClient,
 };
@@ -41,7 +41,7 @@ pub struct AcceptedConnection {
     /// The addresses in the PROXY protocol header, if there is one.
     pub proxied: Option<ProxiedClient>,
     /// The certificate of the connection, with TLS.
-    pub certificate: Option<SelectedName>,
+    pub certificate: Option<SelectedCertificate>,
 }
 
 /// The reason why a connection was closed before HTTP began.
@@ -51,19 +51,19 @@ pub enum HandshakeError {
     #[error("the PROXY protocol header is missing or malformed")]
     ProxyProtocol,
     /// The client sent a plain HTTP request to a listener with TLS.
-    #[error("a request in clear, but the listener expects TLS")]
+    #[error("a plain HTTP request, but the listener expects TLS")]
     NotTls,
     /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
     /// The deadline has passed.
-    #[error("it was not opened within http.head_timeout")]
+    #[error("the handshake did not finish within http.head_timeout")]
     Timeout,
     /// The client closed the connection.
-    #[error("the client closed it: {0}")]
+    #[error("the client closed the connection: {0}")]
     Closed(io::Error),
-    /// The worker stops.
-    #[error("the gateway stops")]
+    /// The worker is stopping.
+    #[error("the gateway is stopping")]
     Stopping,
     /// The client behind a load balancer has too many connections.
     #[error("the client has too many connections")]
@@ -71,7 +71,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Classifies an error of the socket; other errors go through `otherwise`.
+    /// Classifies a socket error: `Closed` if the client is gone, else the result of `otherwise`.
     fn of_io(error: io::Error, otherwise: impl FnOnce(io::Error) -> Self) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
         match error.kind() {
@@ -112,13 +112,14 @@ impl Handshake {
         Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
     }
 
-    /// Opens the connection. With `admit`, it begins with a PROXY protocol header, and `admit` decides whether the
-    /// client in it may have a connection. While the worker drains, a connection on which a byte has arrived is still
-    /// served, as if it were a partly received head.
+    /// Opens the connection. With `admit`, a PROXY protocol header comes first, and `admit` decides if the client named
+    /// in it may connect. While the worker drains, a connection on which a byte has arrived is still served, like one
+    /// with a partly received head.
     ///
     /// # Errors
     ///
-    /// The client sends something else, closes the connection, or exceeds the deadline of a head.
+    /// The PROXY protocol header or the TLS handshake is invalid, `admit` refuses the client, the client closes the
+    /// connection, the deadline of a head passes, or the worker is stopping.
     pub async fn open(
         &self,
         socket: TcpStream,
@@ -208,8 +209,8 @@ async fn read_preface(socket: &mut TcpStream, already_read: &mut ReadBuffer) -> 
 /// The client sends a plain HTTP request, or the handshake fails.
 pub async fn accept_tls(
     mut socket: TcpStream,
-    names: &Arc<ServerNames>,
-) -> Result<(TlsStream<RawSocket>, SelectedName), HandshakeError> {
+    names: &Arc<ServerCertificates>,
+) -> Result<(TlsStream<RawSocket>, SelectedCertificate), HandshakeError> {
     let failed = |error| HandshakeError::of_io(error, HandshakeError::Tls);
     let mut first = [0];
     // A handshake begins with the byte 22, a request with a letter.
@@ -224,7 +225,8 @@ pub async fn accept_tls(
     match accepting.await {
         Ok(stream) => Ok((stream, selected)),
         Err((error, mut socket)) => {
-            // With TLS 1.3, the client sends requests before it learns that its certificate is refused.
+            // With TLS 1.3, requests may arrive before the client learns that its certificate is refused. Left unread,
+            // they would reset the connection, and the client could lose the alert.
             let _ = end(&mut socket).await;
             Err(failed(error))
         }

@@ -8,7 +8,7 @@
 mod flood;
 mod input;
 mod output;
-mod send_queue;
+mod send_budget;
 mod stream;
 
 use std::{
@@ -25,7 +25,7 @@ use self::{
     flood::FloodDetector,
     input::{PrefixedStream, ReadBudget},
     output::write,
-    send_queue::SendQueue,
+    send_budget::SendBudget,
     stream::Http2Stream,
 };
 use super::{ConnectionStart, LINGER_TIMEOUT, MAX_DRAINED, Sweepable, linger};
@@ -44,7 +44,7 @@ const MAX_STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// Maximum number of bytes that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Budget for the padding that is charged to small unread DATA frames: each frame counts as at least 256 bytes.
+/// Budget for the overhead of small unread DATA frames, in bytes: a frame of less than 256 bytes costs the difference.
 /// Frames are read as soon as their streams are polled; the budget suffices for a stream's whole window in messages
 /// of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 4 * 1024 * 1024;
@@ -62,8 +62,8 @@ const MAX_REMEMBERED_RESETS: usize = 1024;
 /// Maximum time, in ms, for the client to acknowledge a GOAWAY. Streams that it opens later are refused, and
 /// an idle connection is closed.
 const GOAWAY_TIMEOUT: u64 = 1_000;
-/// Maximum number of bytes of the heads of all open streams. With references to the compression table, a
-/// client sends a long head in few bytes.
+/// Maximum number of bytes of the heads of all open streams. With references to the HPACK table, a client
+/// can send a long head in few bytes.
 const MAX_HEAD_BYTES: usize = 1024 * 1024;
 /// Maximum number of streams to accept in one poll. Then the task yields.
 const MAX_ACCEPTS_PER_POLL: usize = 16;
@@ -90,7 +90,7 @@ pub struct ClientHttp2Connection {
     /// Number of streams that may still be driven in this poll.
     streams_left: Cell<u32>,
     /// The data that waits for the socket.
-    send_queue: SendQueue,
+    send_budget: SendBudget,
 }
 
 /// The client broke the protocol, or floods the gateway with frames. Few of its further bytes are read.
@@ -128,11 +128,12 @@ impl ClientHttp2Connection {
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
             streams_left: Cell::new(0),
-            send_queue: SendQueue::default(),
+            send_budget: SendBudget::default(),
         })
     }
 
-    /// Serves the connection over `transport` until it closes. `already_read` are the bytes that were already read from it.
+    /// Serves the connection over `transport` until it closes. `already_read` are the bytes that were already read from
+    /// `transport`.
     pub async fn serve(
         self: Rc<Self>,
         transport: Transport,
@@ -142,13 +143,13 @@ impl ClientHttp2Connection {
         let transport = PrefixedStream::new(already_read, transport);
         let (socket, turn) = (transport.socket(), transport.turn());
         // A stream may be a tunnel.
-        socket.keep_alive();
+        socket.enable_tcp_keepalive();
         let mut is_abuse = false;
         if let Some(server) = self.handshake(transport, &turn).await {
             is_abuse = self.serve_streams(server, &turn, gateway).await.is_err();
         }
         if self.state.close_mode() < CloseMode::Immediate {
-            // Unread frames of the client would reset the connection, and it could lose the last responses.
+            // A close with unread frames would reset the connection, and the client could lose the last responses.
             let max = if is_abuse { MAX_DRAINED } else { u64::MAX };
             linger(&socket, &self.state, max).await;
         }
@@ -199,7 +200,7 @@ impl ClientHttp2Connection {
                     Poll::Pending => {
                         // The library has written everything, unless the socket accepts no more.
                         if !turn.is_write_blocked() {
-                            self.send_queue.clear();
+                            self.send_budget.clear();
                         }
                         self.poll_streams(cx, &mut streams);
                         if !self.must_close(&server) {

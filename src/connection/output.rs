@@ -38,7 +38,7 @@ pub(super) trait BodySink {
     /// Fails if the client has reset the request.
     fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
-    /// Reads from `body` after the unsent bytes. Ready with the number of bytes read; fails if the body breaks off.
+    /// Appends bytes of `body` to the unsent bytes. Ready with their number; fails if the body breaks off.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -260,7 +260,7 @@ impl BodySink for Http1Sink<'_> {
         self.unsent.bytes().len()
     }
 
-    /// `Connection::while_open` notices a client that is gone.
+    /// Checks nothing: `Connection::while_open` notices a client that is gone.
     fn check_client(&mut self, _: &mut Context<'_>) -> Result<(), CutReason> {
         Ok(())
     }
@@ -291,8 +291,8 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
-    /// Ready when the kernel has accepted the whole response. With TLS, the session may still hold a part of it, and
-    /// the `close_notify` without which a body that ends with the connection is incomplete.
+    /// Ready when the kernel has accepted the whole response. With TLS, this includes the bytes that the session still
+    /// holds and, for a body that ends with the connection, the `close_notify` that marks its end.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let socket = &self.connection.socket;
         let ended =
@@ -314,7 +314,7 @@ impl ResponseFraming {
         };
         match &response.content {
             Content::Whole(bytes) => {
-                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be the 200's.
+                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be the length of the 200's body.
                 framing.length = match response.status.as_u16() {
                     204 | 304 => None,
                     _ => Some(bytes.len() as u64),
@@ -334,7 +334,7 @@ impl ResponseFraming {
         }
         framing
     }
-    /// The body to send: bytes that are complete, and the rest as it arrives.
+    /// The body to send: either complete bytes or a stream; without a body, neither.
     pub(super) fn take_body(&self, content: Content) -> (Bytes, Option<ResponseBody>) {
         match content {
             Content::Whole(bytes) if self.has_body => (bytes, None),

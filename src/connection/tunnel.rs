@@ -35,14 +35,14 @@ impl Connection {
         head.extend_from_slice(upstream.protocol.as_bytes());
         head.extend_from_slice(b"\r\n\r\n");
         self.has_unread.set(false);
-        self.socket.keep_alive();
+        self.socket.enable_tcp_keepalive();
         self.state.begin_tunnel(timeouts.tunnel_idle);
         let client =
             ClientEnd { connection: self, already_read: self.input.borrow_mut().take_unread() };
         let mut tunnel = Tunnel::new(client, *upstream, head);
         let outcome = std::future::poll_fn(|cx| {
             let outcome = tunnel.poll(cx, &self.state);
-            // The future may be dropped at any time.
+            // Recorded at each poll, because the future may be dropped at any time.
             request.ledger_mut().set_tunnel_bytes(tunnel.bytes());
             outcome
         });

@@ -169,7 +169,7 @@ impl StateCell {
         self.wake();
     }
 
-    /// When the connection must close.
+    /// How soon the connection must close.
     pub fn close_mode(&self) -> CloseMode {
         self.close_mode.get()
     }

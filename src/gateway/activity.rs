@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::throttle::AdmissionGate;
 
-/// The tokens of a caller whose response is being sent. Dropping it, at the end of the response,
+/// The tokens of a caller whose response is being sent. Dropping this, at the end of the response,
 /// records them as active again, so that the end of a long response counts as activity.
 pub(super) struct ActivityGuard {
     gate: Rc<AdmissionGate>,

@@ -55,7 +55,7 @@ impl Gateway {
         Err(GatewayError::Throttled(denied))
     }
 
-    /// Counts the caller that the throttle refuses, under the same hash that limits by `token` use.
+    /// Counts the caller that the throttle refuses, under the same hash that limits keyed by `token` use.
     #[cold]
     fn count_throttled_caller(&self, request: &RequestContext) {
         let identity = &request.rules().snapshot.identity;

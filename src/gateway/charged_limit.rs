@@ -22,7 +22,7 @@ pub(super) type ChargedLimits = SmallVec<[ChargedLimit; 2]>;
 #[derive(Clone)]
 pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
-    /// The index of the caller's tier in the limit; `None` is the limit's own quota.
+    /// The index of the caller's tier in the limit; `None` if the limit's own quota applies.
     tier: Option<u16>,
     key: Key,
     cost: u32,
@@ -31,8 +31,8 @@ pub(super) struct ChargedLimit {
 
 impl WorkerRoute {
     /// The limits of a plan on this route, not charged yet.
-    pub(super) fn charged_limits(&self, requests: &[PlannedCharge]) -> ChargedLimits {
-        requests.iter().filter_map(|request| ChargedLimit::new(&self.limits, request)).collect()
+    pub(super) fn charged_limits(&self, charges: &[PlannedCharge]) -> ChargedLimits {
+        charges.iter().filter_map(|planned| ChargedLimit::new(&self.limits, planned)).collect()
     }
 }
 
@@ -42,10 +42,10 @@ pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitRepo
 }
 
 impl ChargedLimit {
-    /// The limit that `request` names, not charged yet. `rules` are those of the route.
-    fn new(rules: &[Rc<LimitRule>], request: &PlannedCharge) -> Option<Self> {
-        let rule = Rc::clone(rules.get(usize::from(request.limit_index))?);
-        let PlannedCharge { key, cost, tier, .. } = *request;
+    /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
+    fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
+        let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
+        let PlannedCharge { key, cost, tier, .. } = *planned;
         Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
     }
 
@@ -73,7 +73,7 @@ impl ChargedLimit {
         self.limit().algorithm().holds_permit()
     }
 
-    /// True if the charge blocks other requests until it is refunded or the request ends.
+    /// True if the charge blocks other charges until it is refunded or the request ends.
     pub(super) fn blocks_others(&self) -> bool {
         self.limit().algorithm().blocks_others()
     }

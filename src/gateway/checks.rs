@@ -14,7 +14,7 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        CallerNumber, DecisionInput, NextStep, RequestDecision, RequestSource, RequestView,
+        CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource, RequestView,
         RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
@@ -26,9 +26,9 @@ use crate::{
     reason = "it is matched at once; a box would be an allocation in each request"
 )]
 pub(super) enum CheckOutcome {
-    /// The gateway answers it.
+    /// The gateway answers the request itself.
     Answered(LocalReply),
-    /// Its limits are charged, and its route's action follows.
+    /// The request's limits are charged, and its route's action follows.
     Admitted(AdmittedRequest),
 }
 
@@ -39,7 +39,7 @@ pub(super) struct AdmittedRequest {
 }
 
 impl Gateway {
-    /// What follows from a request's head.
+    /// Decides a request from its head.
     pub(super) fn decide(
         &self,
         rules: &WorkerRules,
@@ -47,7 +47,7 @@ impl Gateway {
         head: &RequestHead,
     ) -> RequestDecision {
         let key_secret = self.shared.store.key_secret();
-        let caller = CallerNumber::Hashed(key_secret);
+        let caller = CallerBucket::Hashed(key_secret);
         let input = DecisionInput {
             source: RequestSource::Request { peer: peer.address, caller },
             via: Some(&self.shared.via),
@@ -59,7 +59,8 @@ impl Gateway {
         decide(&rules.snapshot, &input, RequestView::of(head))
     }
 
-    /// Executes the decision, up to the limits. Not async: a waiting request would otherwise hold its plan twice.
+    /// Executes the decision, up to the charging of limits. Not async: the future of a waiting request would otherwise
+    /// hold the plan twice.
     ///
     /// # Errors
     /// The request is refused.
@@ -86,8 +87,8 @@ impl Gateway {
         checked
     }
 
-    /// Makes the checks that need state, in this order: the requests in flight of the client's address, the throttle,
-    /// and the refusal that the plan postponed until after the throttle.
+    /// Runs the checks that need state, in this order: the number of requests in flight from the client's address, the
+    /// throttle, and the refusal that the plan postponed until after the throttle.
     fn enter_route(
         &self,
         request: &mut RequestContext,
@@ -127,7 +128,7 @@ impl Gateway {
             self.warn(|| {
                 tracing::warn!(
                     %client, bound,
-                    "request refused: its client address has its maximum of requests in flight"
+                    "request refused: the client address has its maximum number of requests in flight"
                 );
             });
             return Err(GatewayError::ClientOverloaded);

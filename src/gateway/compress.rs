@@ -33,7 +33,7 @@ impl ResponseCompression<'_> {
         {
             return;
         }
-        // A rule of the route may replace the upstream's own.
+        // A header rule of the route may remove or replace the upstream's `Vary`.
         let is_replaced = request.drops_response_field(b"vary");
         let varies = |member| has_member(&head.fields, "vary", member) && !is_replaced;
         if !varies(b"accept-encoding") && !varies(b"*") {
@@ -61,7 +61,7 @@ impl ResponseCompression<'_> {
 
 const NO_TRANSFORM: &[u8] = b"no-transform";
 
-/// True if the response may be compressed for a client that accepts it.
+/// True if the response may be compressed for a client that accepts an encoding.
 fn is_compressible(rules: &CompressRules, head: &ResponseHead, body: &ResponseBody) -> bool {
     let fields = &head.fields;
     let has_size =

@@ -21,7 +21,7 @@ use crate::{
     store::Correction,
 };
 
-/// Most leases that one call to the store renews.
+/// Maximum number of leases that one call to the store renews.
 const RENEWAL_BATCH: usize = 16;
 
 /// Renewals per term of a lease. The term is the window of the lease's limit.
@@ -115,7 +115,7 @@ impl LeaseTable {
         (!lease_ids.is_empty()).then(|| ConcurrencyPermits { table: Rc::clone(self), lease_ids })
     }
 
-    /// Schedules the renewal of a lease that is acquired now; returns when it is due.
+    /// Schedules the renewal of a lease that is acquired now; returns its due time.
     fn schedule_renewal(&self, limit: &Limit) -> CoarseTime {
         let due = self.coarse_clock.now() + limit.quota.window / RENEWALS_PER_TERM;
         self.next_due.set(self.next_due.get().min(due));
@@ -188,7 +188,7 @@ impl LeaseTable {
             })
             .collect();
         let now = self.background.now();
-        let outcomes = self.background.store.renew(&adjustments, source, now).await;
+        let outcomes = self.background.store.renew_permits(&adjustments, source, now).await;
         let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
         let mut leases = self.leases.borrow_mut();
         for (id, renewed) in lease_ids.iter().zip(outcomes.chunks(2)) {

@@ -13,7 +13,7 @@ use crate::client_usage::ClientUsage;
 /// reload may change them.
 #[derive(Debug)]
 pub struct ConnectionLimit {
-    /// Most connections that the limit of open files allows.
+    /// Maximum number of connections that the limit of open files allows.
     max: usize,
     open: AtomicUsize,
     released: Notify,

@@ -1,4 +1,4 @@
-//! A request until the end of its response: [`RequestContext`] if it is valid, [`MalformedRequest`] if it is not.
+//! The state of a request until its response ends: [`RequestContext`] if it is valid, else [`MalformedRequest`].
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ pub struct RequestContext {
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     pub(super) client: Rc<dyn ClientStream>,
-    /// What the client's address uses of the process's resources.
+    /// The process's resources that the client's address uses.
     pub(super) usage: ClientHandle,
     /// The scheme of the connection: `http` or `https`.
     pub(super) connection_scheme: &'static str,
@@ -36,7 +36,7 @@ pub struct RequestContext {
 /// What a request holds until its response ends.
 #[derive(Default)]
 pub(super) struct Held {
-    /// Counts the request among those of its client's address.
+    /// Counts the request as in flight for its client's address.
     pub(super) in_flight: Option<RequestInFlight>,
     /// Keeps the caller active for the throttle.
     pub(super) activity: Option<ActivityGuard>,
@@ -156,7 +156,7 @@ impl AnsweredRequest {
         }
     }
 
-    /// True if the client keeps the connection open for another request.
+    /// True if the client may send another request on the connection.
     pub fn is_persistent(&self) -> bool {
         self.valid().is_some_and(|request| request.head.is_persistent())
     }

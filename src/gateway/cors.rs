@@ -10,10 +10,10 @@ use crate::{
 
 /// The `cors` of the request's route, if it has one.
 fn policy(request: &RequestContext) -> Option<&CorsPolicy> {
-    request.route()?.rule.cors.as_ref()
+    request.route()?.settings.cors.as_ref()
 }
 
-/// The response of a decision that charges nothing.
+/// The response for an answer that charges nothing.
 pub(super) fn answer(answer: &LocalAnswer, request: &RequestContext) -> LocalReply {
     respond::answer(answer, policy(request), &request.head.fields)
 }

@@ -11,7 +11,7 @@ use crate::{
     plan,
 };
 
-/// Logs what limits, throttle and upstream decided on a request. If `debug` is off, this costs one load.
+/// Logs the decision of each limit, and the outcome of the request. If `debug` is off, this costs one load.
 #[inline]
 pub(super) fn log_decisions(ledger: &Ledger, facts: &RequestEndFacts<'_>, limits: &[ChargedLimit]) {
     if tracing::enabled!(Level::DEBUG) {

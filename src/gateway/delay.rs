@@ -139,7 +139,7 @@ impl<'a> DelayGuard<'a> {
         true
     }
 
-    /// Takes the slots that have begun; returns when the next one begins, if any is left.
+    /// Takes the slots that have begun; returns the start of the next one, if any is left.
     fn take_due_slots(&mut self, now: Uptime) -> Option<Uptime> {
         let mut next: Option<Uptime> = None;
         for charge in &mut self.charges {
@@ -188,7 +188,7 @@ impl Drop for DelayGuard<'_> {
     }
 }
 
-/// The bucket's id, which is also that of its record in the store.
+/// The bucket's id, which is also the id of its record in the store.
 fn bucket_id(limit: &ChargedLimit) -> u128 {
     limit.limit().identity.hash() ^ limit.key().0
 }

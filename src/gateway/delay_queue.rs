@@ -25,8 +25,7 @@ pub(super) struct Slot {
     pub(super) due: Uptime,
     /// Its start in ms, by the clock of the store that decided. A refund identifies the slot by this time.
     pub(super) charged_at: StoreTime,
-    /// What determines its length. A slot is passed on only to a request whose own slot has the
-    /// same class.
+    /// Its class. A slot is passed on only to a request whose own slot has the same class.
     pub(super) class: SlotClass,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct SlotClass {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct BegunSlot {
     pub(super) slot: Slot,
-    /// The total cost of the requests of this process that still wait in the bucket and that the same store decided.
+    /// The total cost of this process's requests that still wait in the bucket for slots of the same store.
     pub(super) waiting: u64,
 }
 

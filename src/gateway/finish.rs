@@ -17,7 +17,7 @@ use crate::{
     error::GatewayError,
     http1::{Fields, FramingError, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
-    trace::Received,
+    trace::ReceivedContext,
     transport::ClientStream,
     upstream::UpstreamContent,
 };
@@ -32,7 +32,7 @@ impl Gateway {
     ) -> Response {
         self.metrics.malformed.add(1);
         let mut ledger = self.ledger(self.rules(), peer, self.ids.next());
-        ledger.tracing = self.begin_trace(&ledger.rules, Received::default());
+        ledger.tracing = self.begin_trace(&ledger.rules, ReceivedContext::default());
         let id = ledger.request_id.as_str();
         let error = GatewayError::Framing(error);
         let reply = respond::error_reply(&error, std::iter::empty(), id, ErrorForm::Problem, None);
@@ -126,7 +126,7 @@ pub(super) fn refusal(
     error: GatewayError,
 ) -> DraftResponse {
     let head = &*request.head;
-    // A gRPC refusal is a 200, which would open a tunnel.
+    // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
     let is_grpc = head.version == Version::Http2
         && respond::is_grpc(&head.fields)
         && !is_extended_connect(head);

@@ -99,7 +99,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// A part of the path would change the shape of the rewritten path.
+    /// A value would put a `.` or `..` segment into the rewritten path, or break an escape in it.
     pub(super) fn outgoing_head<'r>(
         &'r self,
         routed: RoutedRequest<'r>,
@@ -144,7 +144,7 @@ impl Gateway {
             if let UpstreamError::Shortage(error) = error {
                 tracing::warn!(
                     %upstream, %error,
-                    "no connection to the upstream could be opened: raise the limit of open files"
+                    "no connection to the upstream: the gateway lacks a file descriptor, a port or memory"
                 );
             } else {
                 let server = ledger.server();
@@ -169,8 +169,7 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
         UpstreamError::Connect(_) => counters.connect.add(1),
         UpstreamError::Timeout => counters.timeout.add(1),
         UpstreamError::Failed(_) => counters.broken.add(1),
-        // Not counted here: the server works but lacks a feature, or nothing was sent, which the upstream's own state
-        // records.
+        // Not failures of a server: it lacks a feature, or the request was never sent.
         UpstreamError::UpgradeUnsupported
         | UpstreamError::Down { .. }
         | UpstreamError::Overloaded

@@ -83,7 +83,7 @@ pub(super) struct RequestEndFacts<'r> {
     pub(super) path: &'r str,
     /// The scheme of the connection: `http` or `https`.
     pub(super) connection_scheme: &'static str,
-    /// What happens to the client's connection.
+    /// How soon the client's connection must close.
     pub(super) close_mode: CloseMode,
 }
 
@@ -173,8 +173,8 @@ impl Ledger {
         self.end = ResponseEnd::Cut(reason);
     }
 
-    /// Records that the response's body failed, and returns why it is cut off. Counts and logs an upstream that broke
-    /// it off.
+    /// Records that the response's body failed, and returns the reason for the cut. Counts and logs the failure unless
+    /// the client caused it.
     #[cold]
     pub fn mark_body_failed(&mut self, error: &std::io::Error) -> CutReason {
         let is_request_lost =
@@ -184,12 +184,14 @@ impl Ledger {
             return CutReason::ClientClosed;
         }
         self.mark_cut(CutReason::UpstreamBroken);
+        if is_own_shortage(error) {
+            tracing::debug!(server = self.server(), %error, "the gateway could not read the response");
+            return CutReason::UpstreamBroken;
+        }
         if let Some(upstream) = self.route.as_ref().and_then(|route| route.upstream.as_ref()) {
             upstream.counters.broken.add(1);
         }
-        if !is_own_shortage(error) {
-            self.record_broken_body();
-        }
+        self.record_broken_body();
         tracing::debug!(server = self.server(), %error, "the upstream broke off its response");
         CutReason::UpstreamBroken
     }
@@ -230,7 +232,7 @@ impl Ledger {
         }
     }
 
-    /// Counts the request, writes its access log line, and passes its trace on. Call it once, when the request ends.
+    /// Counts the request, writes its access log line, and queues its trace. Call it once, when the request ends.
     pub(super) fn close(&mut self, facts: &RequestEndFacts<'_>) {
         let duration = self.stopwatch.read();
         if self.status.is_none() {

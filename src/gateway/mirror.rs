@@ -37,24 +37,24 @@ use crate::{
     },
 };
 
-/// Most copies of a worker that are under way.
+/// Maximum number of copies that a worker sends at a time.
 const MAX_IN_FLIGHT: usize = 64;
 /// Longest body that is copied, in bytes.
 const MAX_BODY: usize = 64 * 1024;
-/// Most bytes of a worker's copies whose bodies are not complete.
+/// Maximum number of bytes of a worker's incomplete copies.
 const MAX_INCOMPLETE: usize = MAX_IN_FLIGHT * MAX_BODY;
-/// Most of these bytes for one client address, over all workers.
+/// Maximum number of these bytes for one client address, over all workers.
 const MAX_INCOMPLETE_OF_CLIENT: u64 = MAX_INCOMPLETE as u64 / 8;
 /// Approximate size of an incomplete copy without its body and the client's header fields, in bytes.
 const COPY_OVERHEAD: usize = 1024;
-/// Most bytes that are read of a response; then its connection is closed.
+/// Number of bytes of a response beyond which its connection is closed.
 const MAX_RESPONSE: usize = 1024 * 1024;
-/// Most time for a copy, from the end of its body to the end of its response, in ms.
+/// Maximum time for a copy, from the end of its body to the end of its response, in ms.
 const TIMEOUT: u64 = 30_000;
 /// A copy has no client, so no client timeouts apply.
 const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body: None };
 
-/// The copies of one worker that are under way.
+/// The copies of one worker: the ones in flight, and the bytes of incomplete ones.
 pub(super) struct Mirrors {
     /// The copies that are being sent.
     copies: RefCell<Vec<Weak<CopiedBody>>>,
@@ -91,7 +91,7 @@ impl Mirrors {
     }
 
     /// Sends a copy whose body is complete, if there is room.
-    fn send(&self, mut copy: MirroredRequest) {
+    fn send(&self, mut copy: RequestCopy) {
         if self.is_full() {
             copy.outcome.set(MirrorOutcome::Dropped);
             return;
@@ -109,8 +109,8 @@ impl Mirrors {
 }
 
 impl Gateway {
-    /// Chooses whether the request is copied. If its body has to be copied, returns the stream to forward it
-    /// from; a copy without a body is sent at once.
+    /// Decides if the request is copied. If it has a body to copy, returns the stream from which to forward the
+    /// request; a copy without a body is sent at once.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Gateway {
             outcome.set(MirrorOutcome::TooLong);
             return Ok(None);
         }
-        // The last connections of the budget are reserved for requests.
+        // The last connections of the budget are reserved for original requests.
         let is_scarce = self.shared.upstreams.connection_budget.is_scarce();
         if is_scarce || length == BodyLength::Known(0) && self.mirrors.is_full() {
             outcome.set(MirrorOutcome::Dropped);
@@ -152,7 +152,7 @@ impl Gateway {
             outcome.forget();
             return Ok(None);
         }
-        let mut copy = MirroredRequest {
+        let mut copy = RequestCopy {
             balancer: Rc::clone(balancer),
             head: outgoing_head.to_owned_head(),
             outgoing,
@@ -176,7 +176,7 @@ impl Gateway {
     }
 }
 
-/// The bytes of a copy whose body is not complete, until it is dropped.
+/// Counts the bytes of an incomplete copy until it is dropped.
 struct IncompleteCopy {
     mirrors: Rc<Mirrors>,
     client: ClientHandle,
@@ -205,7 +205,7 @@ impl Drop for IncompleteCopy {
 }
 
 /// A copy of a request, and what its exchange needs.
-struct MirroredRequest {
+struct RequestCopy {
     balancer: Rc<LoadBalancer>,
     head: OwnedHead,
     outgoing: OutgoingRequest,
@@ -215,7 +215,7 @@ struct MirroredRequest {
     outcome: CountedOutcome,
 }
 
-impl MirroredRequest {
+impl RequestCopy {
     /// Sends the copy in a task of its own.
     fn send(mut self) {
         self.outcome.set(MirrorOutcome::Failed);
@@ -255,8 +255,7 @@ impl MirroredRequest {
     }
 }
 
-/// Reads a response's body to its end, or to [`MAX_RESPONSE`]. Returns true unless it failed or timed out before
-/// that.
+/// Reads a response's body to its end, or to [`MAX_RESPONSE`]. Returns false if it fails or times out first.
 async fn discard(
     body: &mut ResponseBody,
     state: &StateCell,
@@ -307,7 +306,7 @@ impl CountedOutcome {
         self.outcome = Some(outcome);
     }
 
-    /// Counts nothing.
+    /// Drops the outcome without counting it.
     fn forget(&mut self) {
         self.outcome = None;
     }
@@ -361,7 +360,7 @@ impl ClientStream for CopiedBody {
 struct CopyingStream {
     client: Rc<dyn ClientStream>,
     /// The copy; `None` once its body is complete or can no longer be copied.
-    copy: RefCell<Option<(MirroredRequest, IncompleteCopy)>>,
+    copy: RefCell<Option<(RequestCopy, IncompleteCopy)>>,
 }
 
 impl ClientStreamLayer for CopyingStream {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Reports the state of `limits` for the keys in `requests`.
+    /// Reports the state of `limits` for the keys in `charges`.
     ///
     /// # Errors
     ///
@@ -22,14 +22,14 @@ impl Gateway {
     pub(super) async fn quota_status(
         &self,
         limits: &[Arc<LimitPolicy>],
-        requests: &[PlannedCharge],
+        charges: &[PlannedCharge],
     ) -> Result<LocalReply, GatewayError> {
         let charge = |request: &PlannedCharge| {
             let policy = limits.get(usize::from(request.limit_index))?;
             let limit = policy.limit_for_tier(request.tier);
             Some(Charge { limit, key: request.key, cost: request.cost })
         };
-        let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().filter_map(charge).collect();
         let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await;
         let verdict = verdict.map_err(|_| GatewayError::StoreUnavailable)?;
         let reports = charges.iter().zip(&verdict.outcomes);

@@ -74,7 +74,7 @@ impl RequestIds {
 impl RandomBlock {
     #[cold]
     fn draw(&mut self) {
-        // If this ever fails, ids repeat. Nothing else depends on them.
+        // If this ever fails, ids repeat. No code depends on their uniqueness.
         let _ = getrandom::fill(&mut self.bytes);
         self.used = 0;
     }

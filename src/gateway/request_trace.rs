@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::trace::{RequestTrace, SamplingDecision, TraceQueue};
 
-/// The trace of a request, and where its spans go.
+/// The trace of a request, and the queue for its spans.
 #[derive(Default)]
 pub(super) struct RequestTracing {
     pub(super) trace: SamplingDecision,

@@ -54,7 +54,7 @@ pub struct ResponseTimeouts {
 }
 
 impl ResponseTimeouts {
-    /// Those of a route.
+    /// The timeouts of a route's responses.
     pub(super) fn of(route: &Route) -> Self {
         let millis = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_millis() as u64);
         Self {
@@ -88,7 +88,7 @@ impl Response {
                 write_locations(head, url, drops, out);
             }
         }
-        // The gateway's own `Vary` is always kept: it stays true whatever the rules drop.
+        // The gateway's own `Vary` is always kept: the response varies whatever the rules drop.
         out.append(&self.fields, |name| !drops(name) || name == b"vary");
         if let (Some(rules), Some(request)) = (rules, routed) {
             request.with_values(|values| rules.write(values, out));
@@ -115,7 +115,7 @@ impl Response {
     }
 }
 
-/// The public form of the URLs of an upstream that sees another path or host than the client.
+/// The URL that clients see for an upstream that receives a different path or host.
 fn public_url_of<'r>(request: RoutedRequest<'r>, upstream_host: &'r str) -> PublicUrl<'r> {
     let client_host = request.head.fields.get("host").unwrap_or_default();
     let sent_host = match &request.route.edits.host {

@@ -95,7 +95,8 @@ impl RulesCache {
         self.pools.sweep();
     }
 
-    /// Closes idle connections to servers at their maximum, where other workers need a connection.
+    /// Closes idle connections to servers where other workers need the room. Near the process's maximum of upstream
+    /// connections, closes all idle ones.
     pub(super) fn yield_connections(&self) {
         let rules = self.rules.borrow().clone();
         rules.load_balancers.iter().for_each(|balancer| balancer.yield_connections());
@@ -146,7 +147,7 @@ impl WorkerRules {
 }
 
 impl WorkerRoute {
-    /// `balancers` are those of the snapshot's upstreams.
+    /// `balancers` has the balancer of each of the snapshot's upstreams, in their order.
     fn new(
         settings: &Arc<Route>,
         protected_headers: ProtectedHeaders,
@@ -176,7 +177,8 @@ impl WorkerRoute {
     }
 }
 
-/// The headers that limits of `route` depend on, and headers that it removes or replaces. Sorted, without duplicates.
+/// The headers that limits of `route` depend on, and the headers that `route` removes or replaces. Sorted, without
+/// duplicates.
 fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName> {
     let mut names = counted_headers(&route.limits, tokens);
     let rules = route.edits.request_headers.iter();
@@ -186,7 +188,7 @@ fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName
     names
 }
 
-/// The headers that routes test.
+/// The headers that conditions of routes test.
 fn tested_headers(routes: &[Arc<Route>]) -> Rc<[HeaderName]> {
     let tests = routes.iter().flat_map(|route| route.edits.conditions.tests());
     let names = tests.filter_map(|test| match &test.source {

@@ -14,7 +14,7 @@ use crate::{
     metrics::Exemplar,
     plan,
     throttle::POLICY,
-    trace::{ChildSpanKind, Received, RequestSummary, SamplingDecision, Start},
+    trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary, SamplingDecision},
 };
 
 /// Longest path in a span, in bytes; the rest is cut off.
@@ -27,11 +27,11 @@ impl Gateway {
     pub(super) fn begin_trace(
         &self,
         rules: &WorkerRules,
-        received: Received<'_>,
+        received: ReceivedContext<'_>,
     ) -> RequestTracing {
         let Some(rules) = &rules.snapshot.traces else { return RequestTracing::default() };
         let clock = &self.shared.clock;
-        let start = || Start { uptime: clock.uptime(), nanos: clock.now_nanos() };
+        let start = || RequestStart { uptime: clock.uptime(), nanos: clock.now_nanos() };
         let trace = rules.sampling.begin(received, &self.trace_ids, start);
         let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
         let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
@@ -68,8 +68,8 @@ impl Gateway {
 }
 
 /// The trace context of a request.
-pub(super) fn received(head: &RequestHead, from_trusted_proxy: bool) -> Received<'_> {
-    Received {
+pub(super) fn received(head: &RequestHead, from_trusted_proxy: bool) -> ReceivedContext<'_> {
+    ReceivedContext {
         parent: only_value(head, "traceparent"),
         state: only_value(head, "tracestate"),
         is_trusted: from_trusted_proxy,
@@ -83,7 +83,7 @@ fn only_value<'h>(head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
 }
 
 impl Ledger {
-    /// Passes the spans of a sampled request on. Call when the request ends; `duration` is its total time.
+    /// Queues the spans of a sampled request for export. Call when the request ends; `duration` is its total time.
     #[cold]
     pub(super) fn finish_trace(&mut self, facts: &RequestEndFacts<'_>, duration: Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
@@ -109,7 +109,7 @@ impl Ledger {
             scheme: facts.connection_scheme,
             protocol: head.map_or("", |head| head.version.protocol()),
             host: cut(&host, MAX_HOST),
-            // Omitted unless there is an access log.
+            // Recorded only if there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
             route: route.map(|rule| (rule.name.clone(), rule.edits.pattern.as_str().into())),
             status: self.status(),

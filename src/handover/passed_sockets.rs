@@ -14,7 +14,7 @@ use std::{
 use listenfd::ListenFd;
 use socket2::Socket;
 
-/// The end of a unix socket's path from its bind to its rename.
+/// The suffix of a unix socket's path between its bind and its rename.
 const TEMPORARY: &[u8] = b"~";
 
 /// The most sockets that a service manager may pass.
@@ -32,7 +32,7 @@ pub fn listen_fds(env: impl Fn(&str) -> Option<OsString>) -> Option<ListenFd> {
 
 /// The process that passed the sockets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Passer {
+pub enum SocketSource {
     /// No sockets were passed.
     #[default]
     None,
@@ -42,13 +42,13 @@ pub enum Passer {
     Predecessor,
 }
 
-/// Whose the files of unix sockets are.
+/// The owner of the unix sockets' files.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SocketFiles {
-    /// The gateway's, which removes them at its end.
+    /// The gateway, which removes them at its end.
     #[default]
     OfGateway,
-    /// A service manager's: they stay.
+    /// A service manager: they stay.
     OfServiceManager,
 }
 
@@ -57,7 +57,7 @@ pub enum SocketFiles {
 pub struct PassedSockets {
     tcp: Vec<(SocketAddr, TcpListener)>,
     unix: Vec<(PathBuf, UnixListener)>,
-    passer: Passer,
+    passer: SocketSource,
     pub(super) files: SocketFiles,
 }
 
@@ -78,10 +78,11 @@ impl PassedSockets {
             };
             sockets.extend(socket);
         }
-        let passer = if sockets.is_empty() { Passer::None } else { Passer::ServiceManager };
+        let passer =
+            if sockets.is_empty() { SocketSource::None } else { SocketSource::ServiceManager };
         let passed = Self::new(sockets, passer)?;
         let files = match passer {
-            Passer::ServiceManager => SocketFiles::OfServiceManager,
+            SocketSource::ServiceManager => SocketFiles::OfServiceManager,
             _ => SocketFiles::OfGateway,
         };
         Ok(Self { files, ..passed })
@@ -92,7 +93,7 @@ impl PassedSockets {
     /// # Errors
     ///
     /// A socket does not listen on TCP or a path.
-    pub fn new(sockets: Vec<OwnedFd>, passer: Passer) -> io::Result<Self> {
+    pub fn new(sockets: Vec<OwnedFd>, passer: SocketSource) -> io::Result<Self> {
         let mut passed = Self { passer, ..Self::default() };
         for socket in sockets {
             let socket = Socket::from(socket);
@@ -115,11 +116,11 @@ impl PassedSockets {
     }
 
     /// The process that passed the sockets.
-    pub fn passer(&self) -> Passer {
+    pub fn passer(&self) -> SocketSource {
         self.passer
     }
 
-    /// Whose the files of the unix sockets are.
+    /// The owner of the unix sockets' files.
     pub fn files(&self) -> SocketFiles {
         self.files
     }

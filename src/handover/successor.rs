@@ -1,7 +1,7 @@
 //! [`Successor`] and [`Predecessor`]: the two ends of a handover.
 //!
 //! Over the stream, the old process sends messages of one byte, each with some of its sockets (`SCM_RIGHTS`). The last
-//! message has no sockets; its byte says who owns the files of unix sockets: the gateway or a service manager. The
+//! message has no sockets; its byte names the owner of the unix sockets' files: the gateway or a service manager. The
 //! new process sends one byte when it accepts connections.
 
 use std::{
@@ -22,7 +22,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::{PassedSockets, Passer, SocketFiles};
+use super::{PassedSockets, SocketFiles, SocketSource};
 
 /// The environment variable by which a process learns that its standard input is a handover.
 pub const VARIABLE: &str = "TIDEGATE_HANDOVER";
@@ -33,7 +33,7 @@ const OWN_VARIABLES: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", 
 const BATCH: usize = 64;
 /// The byte of a message with sockets.
 const SOCKETS: u8 = b's';
-/// The new process's byte: it accepts connections.
+/// The byte that the new process sends when it accepts connections.
 const READY: u8 = b'r';
 /// The bytes of the last message: the files of unix sockets belong to the gateway, or to a service manager.
 const END: [u8; 2] = [b'.', b'm'];
@@ -122,7 +122,7 @@ impl Predecessor {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         let (sockets, files) = receive(&stream)?;
-        let mut passed = PassedSockets::new(sockets, Passer::Predecessor)?;
+        let mut passed = PassedSockets::new(sockets, SocketSource::Predecessor)?;
         passed.files = files;
         Ok((Self(ManuallyDrop::new(stream)), passed))
     }
@@ -190,7 +190,7 @@ mod tests {
         send(&old, &sockets, SocketFiles::OfServiceManager).unwrap();
         let (received, files) = receive(&new).unwrap();
         assert_eq!(files, SocketFiles::OfServiceManager);
-        let mut passed = PassedSockets::new(received, Passer::Predecessor).unwrap();
+        let mut passed = PassedSockets::new(received, SocketSource::Predecessor).unwrap();
         for listener in &listeners {
             let address = listener.local_addr().unwrap();
             let taken = passed.take_tcp(address);

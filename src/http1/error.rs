@@ -24,7 +24,7 @@ pub enum FramingError {
     /// the status code is out of that range.
     #[error("the status line is malformed")]
     StatusLine,
-    /// Another major version than HTTP/1.
+    /// A major version other than HTTP/1.
     #[error("the HTTP version is not supported; expected HTTP/1.1 or HTTP/1.0")]
     Version,
     /// A header value that continues on the next line (obs-fold): RFC 9112, 5.2.
@@ -59,8 +59,8 @@ pub enum FramingError {
     /// `Connection` has too many options. Their number is bounded because each is compared with each field.
     #[error("Connection has too many options; expected at most 64")]
     ConnectionOptions,
-    /// A field of an HTTP/1 connection in an HTTP/2 message: RFC 9113, 8.2.2.
-    #[error("a header concerns an HTTP/1 connection; HTTP/2 has no such header")]
+    /// A connection-specific field in an HTTP/2 message: RFC 9113, 8.2.2.
+    #[error("a header is specific to HTTP/1 connections, and not allowed in HTTP/2")]
     ConnectionField,
     /// The first line alone exceeds the bound of the head, in bytes.
     #[error("the request line is longer than {0} bytes")]
@@ -81,7 +81,7 @@ pub enum FramingError {
     #[error("a chunk's size is malformed")]
     ChunkSize,
     /// No CR LF follows a chunk's data.
-    #[error("a chunk does not end where its size says")]
+    #[error("a chunk's data is not followed by CR LF")]
     ChunkEnd,
     /// A chunk's extensions are malformed or longer than 1 KiB.
     #[error("a chunk's extensions are malformed or longer than 1 KiB")]

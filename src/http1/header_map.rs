@@ -28,7 +28,7 @@ pub fn to_fields(map: &HeaderMap) -> Fields {
     all.filter(|(_, value)| is_plain(value)).collect()
 }
 
-/// The trailers in `map`, as [`to_fields`].
+/// The trailers in `map`, converted like [`to_fields`].
 ///
 /// # Errors
 ///

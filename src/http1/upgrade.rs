@@ -29,8 +29,8 @@ pub fn requested_protocol(head: &RequestHead) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|protocol| is_tunnelled(protocol))
 }
 
-/// True if `protocol` is one name, with or without a version, of a protocol that does not carry HTTP requests:
-/// they would pass the gateway uncounted.
+/// True if `protocol` is one protocol name, with or without a version, and does not carry HTTP requests, which
+/// would pass the gateway uncounted.
 pub fn is_tunnelled(protocol: &str) -> bool {
     const CARRIERS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
     let (name, version) = protocol.split_once('/').unwrap_or((protocol, "1"));

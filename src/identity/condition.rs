@@ -30,7 +30,7 @@ pub fn is_forwarding_field(name: &HeaderName) -> bool {
 
 /// The place of a caller among all callers, from 0 to 99: a keyed hash of its first token, or of its address
 /// without a token. An ambiguous token is ignored.
-pub fn caller_percentile(
+pub fn caller_bucket(
     sources: &[CredentialSource],
     headers: &Fields,
     client: IpAddr,
@@ -62,7 +62,7 @@ mod tests {
             CredentialSource::Cookie("session".into()),
         ];
         let headers: Fields = lines.iter().copied().collect();
-        caller_percentile(&sources, &headers, client.parse().unwrap(), 64, SECRET)
+        caller_bucket(&sources, &headers, client.parse().unwrap(), 64, SECRET)
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Acquires a batch of units from a record, which the gateway then spends without calling the store.
 //!
 //! Source: Rockset, "How We Improved the Concurrency and Scalability of Our Redis Rate Limiting System"
-//! (batches reserved locally). Unlike there, a batch is not all or nothing: if fewer units are left, they are
-//! granted.
+//! (batches reserved locally). In contrast to that design, a batch is not all or nothing: if fewer units are
+//! left, they are granted.
 //!
 //! An algorithm supports batches ([`super::Algorithm::can_lease`]) if a unit may be spent later than it was
 //! charged without breaking a bound:
@@ -11,9 +11,9 @@
 //!   may be spent until that sub-window ends.
 //! - [`super::fixed_window`]: the same, until the window ends.
 //!
-//! The others do not: a unit of [`super::token_bucket`] starts to refill when it is charged, so spending
-//! it later admits more than burst and rate; an entry of [`super::sliding_log`] expires by the time of its
-//! charge; a slot of [`super::leaky_bucket`] is a point in time and passes; a permit of
+//! The others do not: a unit of [`super::token_bucket`] starts to refill when it is charged, so spending it
+//! later admits more than the burst and the rate allow; an entry of [`super::sliding_log`] expires by the
+//! time of its charge; a slot of [`super::leaky_bucket`] is a point in time and passes; a permit of
 //! [`super::concurrency`] is held only while its request is in flight.
 //!
 //! The Lua counterpart is `lua/acquire.lua`.
@@ -74,7 +74,8 @@ pub struct Grant {
 }
 
 impl AlgorithmState {
-    /// Refunds the demand's unspent units, then charges the batch, as far as units are left.
+    /// Refunds the demand's unspent units, then charges the batch, or what is left of the quota if that is
+    /// less but at least [`UnitDemand::minimum`].
     pub fn acquire(&mut self, quota: &Quota, now: StoreTime, demand: &UnitDemand) -> Grant {
         let UnitReturn { charged_at, units } = demand.returned;
         if units > 0 {
@@ -96,7 +97,7 @@ impl AlgorithmState {
         Grant { units, spendable_until: self.spendable_until(quota), decision }
     }
 
-    /// Charges `cost`, the sum of requests of `unit` each. The reset time is computed for a request of
+    /// Charges `cost`, the total of several requests. The reset time is computed for a request that costs
     /// `unit`.
     fn charge_batch(&mut self, quota: &Quota, now: StoreTime, cost: u32, unit: u32) -> Decision {
         match self {

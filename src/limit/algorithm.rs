@@ -1,4 +1,4 @@
-//! The algorithms, and their properties on which the gateway depends.
+//! The algorithms, and the properties on which the gateway depends.
 //!
 //! Each property is a method with an exhaustive `match`, so a new algorithm does not compile until it defines
 //! all of them. Code outside of this module therefore calls these methods instead of comparing algorithms.

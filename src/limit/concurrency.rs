@@ -43,12 +43,12 @@ pub struct ConcurrencyState {
     /// The permits of all `groups`.
     total: u32,
     /// Ordered by their ends, the soonest first.
-    groups: Vec<LeaseGroup>,
+    groups: Vec<PermitGroup>,
 }
 
 /// The permits whose leases end together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct LeaseGroup {
+struct PermitGroup {
     /// The leases' end: the first ms after them.
     ends_at: StoreTime,
     /// Never 0.
@@ -77,7 +77,7 @@ pub fn admit(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: 
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Refunds `cost` permits that were taken at `charged_at`, as far as their lease has not ended and holds
+/// Refunds up to `cost` permits that were taken at `charged_at`, if their lease has not ended and still holds
 /// them. `reset_at` stays.
 pub fn refund(
     state: &mut ConcurrencyState,
@@ -87,7 +87,7 @@ pub fn refund(
     cost: u32,
 ) -> Decision {
     let mut view = ConcurrencyView::new(state, quota, now);
-    let ends_at = lease_end(quota, charged_at);
+    let ends_at = permit_end(quota, charged_at);
     let left = cost - view.release(state, ends_at, cost);
     // If the leases have restarted since the charge, their permits are in the restarted group: the group at
     // `ends_at` does not exist, or belongs to other leases.
@@ -104,7 +104,7 @@ pub fn expires_at(state: &ConcurrencyState) -> StoreTime {
 }
 
 /// The end of a lease that begins at `at`.
-fn lease_end(quota: &Quota, at: StoreTime) -> StoreTime {
+fn permit_end(quota: &Quota, at: StoreTime) -> StoreTime {
     let multiple = quota.window.div_ceil(ROUNDING_DIVISOR);
     at.saturating_add(quota.window).round_up(multiple)
 }
@@ -130,14 +130,14 @@ impl ConcurrencyState {
 
     /// Restarts all leases if the clock was set back.
     fn follow_clock(&mut self, quota: &Quota, now: StoreTime) {
-        if self.reset_at <= lease_end(quota, now + quota.window / TOLERANCE_DIVISOR) {
+        if self.reset_at <= permit_end(quota, now + quota.window / TOLERANCE_DIVISOR) {
             return;
         }
-        let ends_at = lease_end(quota, now);
+        let ends_at = permit_end(quota, now);
         (self.reset_at, self.restarted_until) = (ends_at, ends_at);
         self.groups.clear();
         if self.total > 0 {
-            self.groups.push(LeaseGroup { ends_at, permits: self.total });
+            self.groups.push(PermitGroup { ends_at, permits: self.total });
         }
     }
 }
@@ -200,12 +200,12 @@ impl ConcurrencyView {
         }
         state.groups.drain(..self.first);
         self.first = 0;
-        let ends_at = lease_end(quota, self.now);
+        let ends_at = permit_end(quota, self.now);
         let next = state.first_ending_after(ends_at);
         // If the clock has stepped back, this lease ends before the leases of earlier charges.
         match state.groups[..next].last_mut().filter(|group| group.ends_at == ends_at) {
             Some(group) => group.permits += cost,
-            None => state.groups.insert(next, LeaseGroup { ends_at, permits: cost }),
+            None => state.groups.insert(next, PermitGroup { ends_at, permits: cost }),
         }
         self.used += cost;
         state.total = self.used;

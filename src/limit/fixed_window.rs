@@ -2,7 +2,7 @@
 //!
 //! A window starts with its first charge and ends `W` ms later. The end is stored in the record, because
 //! a reset time computed from a TTL differs from one response to the next. A window past its end counts
-//! as empty, even if the store still has the record; the TTL only cleans up.
+//! as empty, even if the store still has the record; the TTL only frees memory.
 //!
 //! Record: `reset_at` (ms) and `count`.
 //!

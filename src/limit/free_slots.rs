@@ -72,7 +72,7 @@ impl FreeSlots {
     }
 
     /// The position of the first `cost` adjacent slots that begin from now on, if any. `latest` is the last
-    /// position at which the request may begin. If that is within the next ms, no run is used: times are
+    /// position at which the request may begin. If `latest` is within the next ms, no run is used: times are
     /// sent in whole ms, so the run could have passed when the client retries.
     pub(super) fn first_fit(&self, cost: u32, latest: i64) -> Option<i64> {
         let fits = |run: &Run| run.slots >= i64::from(cost);
@@ -80,8 +80,8 @@ impl FreeSlots {
         usable.find(fits).map(|run| run.begins).filter(|_| latest >= self.rate)
     }
 
-    /// Takes `cost` slots from `begins` on, a position that [`Self::first_fit`] returned. A slot of that run
-    /// that has already begun stays free.
+    /// Takes `cost` slots from `begins` on; [`Self::first_fit`] returned that position. If the run's first slot
+    /// has already begun, it stays free.
     pub(super) fn take(&mut self, begins: i64, cost: u32) {
         let cost = i64::from(cost);
         let fits = |run: &Run| run.begins == begins && run.slots >= cost;
@@ -97,7 +97,7 @@ impl FreeSlots {
         }
     }
 
-    /// The last position at or before `begins` from which `length` units overlap no free slot.
+    /// The last position at or before `begins` where a range of `length` units overlaps no free slot.
     pub(super) fn last_taken(&self, mut begins: i64, length: i64) -> i64 {
         for run in self.runs.iter().rev() {
             if self.end(run) <= begins {

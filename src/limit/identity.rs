@@ -49,7 +49,7 @@ fn hash(name: &str, fingerprint: u64) -> u128 {
     u128::from(low) | u128::from(mix(!low)) << 64
 }
 
-/// Mixes 64 bits. Redis stores results, so the constants must not change.
+/// Mixes 64 bits. Gateways exchange the results through Redis, so the constants must not change.
 fn mix(value: u64) -> u64 {
     folded_multiply(value ^ 0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f)
 }

@@ -5,8 +5,8 @@
 //! slots and is released in the first; all of them must begin within `max_wait`.
 //!
 //! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier one
-//! leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. After every
-//! request has refunded its slots, no slot is taken.
+//! leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits into it. After
+//! every request has refunded its slots, no slot is taken.
 //!
 //! Refunded slots are dropped, and so pass unused, if a record would need more than 32 runs for them, or if
 //! the quota changes or the clock is set back after the refund. If several slots begin in the same ms, a
@@ -144,11 +144,11 @@ impl<'a> LeakyBucketView<'a> {
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
-        // A quota change rounds the backlog up to a whole ms, so only the last of the earlier slots can still
-        // be identified.
+        // A quota change rounds the backlog up to a whole ms, so of the slots that were taken before it, only
+        // the last can still be identified.
         let latest = if self.same_rate { slot_position } else { slot_position + rate - 1 };
         if last > latest {
-            // The last slots that are released in that ms.
+            // The last slot that begins at or before `slot_position`.
             let back = backlog - slot_position;
             if !self.same_rate || back.unsigned_abs() > MAX_EXACT_BACKLOG {
                 return;

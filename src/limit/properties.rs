@@ -262,7 +262,7 @@ proptest! {
         simulation.quota.limit = limit;
         let after = simulation.decide_after(0, 1);
         if history.0.takes_slot() {
-            // Slots are times: taken slots stay taken, to a ms. Free slots before them are dropped.
+            // Slots are times: taken slots stay taken, to within a ms. Free slots before them are dropped.
             prop_assert!(!(before.admitted && after.admitted) || after.wait + 1 >= before.wait);
         } else {
             prop_assert_eq!(after.used, before.used);

@@ -78,8 +78,8 @@ pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u
     }
 }
 
-/// Refunds `cost` units that were charged at `charged_at`, as far as the entry of that ms has not
-/// expired and holds them. `reset_at` stays.
+/// Refunds up to `cost` units that were charged at `charged_at`, if the entry of that ms has not expired and
+/// still holds them. `reset_at` stays.
 pub fn refund(
     state: &mut SlidingLogState,
     quota: &Quota,

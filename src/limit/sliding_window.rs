@@ -11,13 +11,13 @@
 //! Bounds, for charges admitted under an unchanged quota `L`:
 //! - any `k` aligned sub-windows hold at most `L`;
 //! - any interval of `W - s` holds at most `L`;
-//! - any interval of `W` that ends `e` ms into a sub-window holds at most `L + old*e/s`, where `old`
-//!   is the count of the sub-window in which the interval starts: less than `2L`;
+//! - any interval of `W` that ends `e` ms into a sub-window holds at most `L + old*e/s`, which is less than
+//!   `2L`; `old` is the count of the sub-window in which the interval starts;
 //! - if the quota is strict, any interval of `W` holds at most `L`.
 //!
 //! Source: `ClassDojo`'s sliding window, which is `k = 1` (two counters in Redis instead of a sorted set of
-//! all requests), and its proposal of a higher resolution. A higher `k` confines the error to one sub-window,
-//! which is shorter. The Lua counterpart is `lua/sliding_window.lua`.
+//! all requests), and its proposal of a higher resolution. A higher `k` confines the error to one shorter
+//! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
 use crate::clock::StoreTime;
@@ -60,8 +60,7 @@ pub fn charge(
     charge_batch(state, quota, now, cost, cost)
 }
 
-/// Charges `cost`, the sum of several requests of `unit` each. `reset_at` is computed for a request of
-/// `unit`.
+/// Charges `cost`, the total of several requests. `reset_at` is computed for a request that costs `unit`.
 pub fn charge_batch(
     state: &mut SlidingWindowState,
     quota: &Quota,
@@ -85,8 +84,8 @@ pub fn admit(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime, cost
     }
 }
 
-/// Refunds `cost` units that were charged at `charged_at`, as far as the sub-window of that time is
-/// still in the record and counts them. `reset_at` stays.
+/// Refunds up to `cost` units that were charged at `charged_at`, if the record still counts that
+/// sub-window. `reset_at` stays.
 pub fn refund(
     state: &mut SlidingWindowState,
     quota: &Quota,
@@ -227,7 +226,7 @@ impl SlidingWindowView {
         }
     }
 
-    /// Writes a charge of `cost` into the record, for requests of `unit` each.
+    /// Writes a charge of `cost` into the record; `unit` as for [`charge_batch`].
     fn charge(
         mut self,
         state: &mut SlidingWindowState,

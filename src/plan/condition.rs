@@ -1,17 +1,17 @@
-//! Whether a request meets the conditions of a route.
+//! Checks if a request meets the conditions of a route.
 
 use std::cell::OnceCell;
 
-use super::{CallerNumber, RequestAttributes};
+use super::{CallerBucket, RequestAttributes};
 use crate::{
     error::GatewayError,
-    identity::{QueryPairs, caller_percentile, header_value, is_forwarding_field},
+    identity::{QueryPairs, caller_bucket, header_value, is_forwarding_field},
     route::{Condition, ConditionResult, ConditionalRoute, ValueSource, ValueTest},
     snapshot::Snapshot,
 };
 
 /// The parameters of a query, parsed when a condition first tests one.
-type ReadQuery<'r> = OnceCell<QueryPairs<'r>>;
+type LazyQuery<'r> = OnceCell<QueryPairs<'r>>;
 
 impl<'r> RequestAttributes<'r> {
     /// True if the request meets the conditions of `route`.
@@ -22,8 +22,8 @@ impl<'r> RequestAttributes<'r> {
         &self,
         snapshot: &Snapshot,
         route: &ConditionalRoute,
-        caller: CallerNumber,
-        query: &ReadQuery<'r>,
+        caller: CallerBucket,
+        query: &LazyQuery<'r>,
     ) -> Result<bool, GatewayError> {
         for condition in route.tests() {
             if !self.meets_condition(condition, query)? {
@@ -32,11 +32,11 @@ impl<'r> RequestAttributes<'r> {
         }
         let Some(callers) = route.callers() else { return Ok(true) };
         Ok(callers.contains(&match caller {
-            CallerNumber::Fixed(number) => number,
-            CallerNumber::Hashed(secret) => {
+            CallerBucket::Fixed(number) => number,
+            CallerBucket::Hashed(secret) => {
                 let prefix = snapshot.identity.ipv6_prefix;
                 let (sources, headers) = (self.token_sources, self.headers);
-                caller_percentile(sources, headers, self.client.ip, prefix, secret)
+                caller_bucket(sources, headers, self.client.ip, prefix, secret)
             }
         }))
     }
@@ -44,7 +44,7 @@ impl<'r> RequestAttributes<'r> {
     fn meets_condition(
         &self,
         condition: &Condition,
-        query: &ReadQuery<'r>,
+        query: &LazyQuery<'r>,
     ) -> Result<bool, GatewayError> {
         let is_sent = |name: &http::HeaderName| self.headers.contains(name);
         if let ValueSource::Header(name) = &condition.source
@@ -72,10 +72,10 @@ impl<'r> RequestAttributes<'r> {
 
     /// Decides as far as possible if a logged request meets the conditions of `route`: a log has neither headers nor
     /// the secret that divides callers. `query` is `None` if the log has no queries either.
-    pub(super) fn recorded_verdict(
+    pub(super) fn meets_as_logged(
         &self,
         route: &ConditionalRoute,
-        query: Option<&ReadQuery<'r>>,
+        query: Option<&LazyQuery<'r>>,
     ) -> ConditionResult {
         let mut verdict = ConditionResult::Met;
         for condition in route.tests() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     MatchedRoute, PlannedCharges, RequestAttributes, RequestSource, RequestView, Via, check_access,
-    limit_requests, status_charges, target_key,
+    planned_charges, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
@@ -12,7 +12,7 @@ use crate::{
     identity::{Caller, ClientAddress, KeySecret},
     limit::Admission,
     snapshot::{PlannedCharge, Snapshot},
-    tls::SelectedName,
+    tls::SelectedCertificate,
 };
 
 /// What a decision needs to know beyond the request itself.
@@ -24,10 +24,10 @@ pub struct DecisionInput<'a> {
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
     /// The certificate of the connection; `None` without TLS.
-    pub certificate: Option<&'a SelectedName>,
+    pub certificate: Option<&'a SelectedCertificate>,
     /// The secret of the hashes that limits count by.
     pub key_secret: KeySecret,
-    /// The secret of the hash of the throttle's caller; `None` if there is no throttle.
+    /// The secret of the hashes by which the throttle identifies callers; `None` if there is no throttle.
     pub throttle_secret: Option<KeySecret>,
 }
 
@@ -78,7 +78,7 @@ pub struct RequestRefusal {
 pub enum RefusedRoute {
     /// No route.
     None,
-    /// No route: conditions of routes could not be decided.
+    /// No route: a route's conditions could not be decided.
     Undecided,
     /// The route with this index, whose `cors` answers preflights, but whose `allow` or `deny` refuses this client.
     Preflight(usize),
@@ -96,7 +96,7 @@ pub struct RoutePlan {
     pub charges: PlannedCharges,
     /// The limits that a `status` route reports; empty for other routes.
     pub status_charges: Vec<PlannedCharge>,
-    /// The hash that the upstream chooses a target by; `None` for other policies, and for ambiguous parts.
+    /// The hash by which the balancer chooses a target; `None` if it needs no hash, or a part of the key is ambiguous.
     pub target_key: Option<u64>,
     /// The error that refuses the request once the throttle has admitted its caller, before a limit is charged.
     pub refused_after_throttle: Option<GatewayError>,
@@ -242,7 +242,7 @@ impl RoutePlan {
         }
     }
 
-    /// Reads the caller, the charges, the target's key, and the body's length.
+    /// Reads the caller, the charges and the target's key, and checks the body's length.
     #[inline]
     fn read(
         &mut self,
@@ -256,7 +256,7 @@ impl RoutePlan {
                 let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
                 self.caller = Some(caller);
             }
-            self.charges = limit_requests(route, subject, input.key_secret)?;
+            self.charges = planned_charges(route, subject, input.key_secret)?;
             self.status_charges = status_charges(route, subject, input.key_secret)?;
             self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
             Ok(())

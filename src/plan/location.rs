@@ -1,4 +1,5 @@
-//! Rewrites the locations in the responses of an upstream that sees another path or host than the client.
+//! Rewrites `Location` and `Content-Location` of an upstream that receives a different path or host than the client
+//! sent.
 
 use crate::http1::host;
 
@@ -11,7 +12,7 @@ pub struct PublicUrl<'a> {
     pub host: &'a [u8],
     /// The prefix that the upstream does not see; empty without one.
     pub prefix: &'a str,
-    /// The `Host` that the upstream was sent.
+    /// The `Host` that was sent to the upstream.
     pub sent_host: &'a [u8],
     /// The upstream's own host.
     pub upstream_host: &'a [u8],
@@ -28,11 +29,12 @@ impl PublicUrl<'_> {
         };
         let own = [self.host, self.sent_host, self.upstream_host];
         let is_own = |authority: &[u8]| {
-            let authority = without_default_port(authority);
+            let authority = without_scheme_port(authority, location);
             own.iter().any(|own| without_default_port(own).eq_ignore_ascii_case(authority))
         };
         let is_requested = |authority: &[u8]| {
-            without_default_port(authority).eq_ignore_ascii_case(without_default_port(self.host))
+            let authority = without_scheme_port(authority, location);
+            authority.eq_ignore_ascii_case(without_default_port(self.host))
         };
         let adds_prefix = !self.prefix.is_empty() && !begins_with(target, self.prefix.as_bytes());
         match authority {
@@ -76,6 +78,13 @@ fn split(location: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| rest.split_at(end))
 }
 
+/// Removes the port that is the default of the location's scheme.
+fn without_scheme_port<'a>(authority: &'a [u8], location: &[u8]) -> &'a [u8] {
+    let port: &[u8] = if is_https(location) { b":443" } else { b":80" };
+    authority.strip_suffix(port).unwrap_or(authority)
+}
+
+/// Removes port 80 or 443 from an authority whose scheme is not known.
 fn without_default_port(authority: &[u8]) -> &[u8] {
     let stripped = authority.strip_suffix(b":80").or_else(|| authority.strip_suffix(b":443"));
     stripped.unwrap_or(authority)
@@ -121,6 +130,7 @@ mod tests {
             ("HTTP://10.0.0.1:9000", Some("https://api.test/v1")),
             ("http://api.test/x#a", Some("https://api.test/v1/x#a")),
             ("https://API.test:443/x", Some("https://API.test:443/v1/x")),
+            ("http://api.test:443/x", None),
             ("http://internal.test/x", Some("https://api.test/v1/x")),
             // The upstream knows the prefix.
             ("/v1/x", None),

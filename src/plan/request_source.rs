@@ -1,4 +1,4 @@
-//! What a decision knows of a request: the request itself, or a line of an access log.
+//! The source of a request for a decision: the request itself, or a line of an access log.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::{
     snapshot::IdentityRules,
 };
 
-/// Where a request comes from, and so what is known of it.
+/// The source of a request. It determines what a decision can know.
 #[derive(Clone, Copy)]
 pub enum RequestSource<'r> {
     /// The request itself.
@@ -16,13 +16,13 @@ pub enum RequestSource<'r> {
         /// The address of the connection.
         peer: IpAddr,
         /// Decides if the caller is in the share of a route that has a `weight`.
-        caller: CallerNumber,
+        caller: CallerBucket,
     },
     /// A line of an access log, which has neither headers nor the secret that divides callers.
     Log {
         /// The client's address, behind trusted proxies.
         client: IpAddr,
-        /// The logged token.
+        /// The logged token, as the only source of tokens.
         token: &'r [CredentialSource],
         /// True if the log has queries.
         has_query: bool,
@@ -31,7 +31,7 @@ pub enum RequestSource<'r> {
 
 /// How to decide if a caller is in the share of callers that a route's `weight` selects.
 #[derive(Clone, Copy)]
-pub enum CallerNumber {
+pub enum CallerBucket {
     /// By the hash of the caller under this secret.
     Hashed(KeySecret),
     /// The caller has this number, from 0 to 99.

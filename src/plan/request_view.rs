@@ -21,7 +21,7 @@ pub struct RequestView<'r> {
     pub path: &'r str,
     /// The query, without the question mark.
     pub query: Option<&'r str>,
-    /// The headers; empty in a log.
+    /// The headers; empty for a log line.
     pub headers: &'r Fields,
     /// True if the request has an `Expect`.
     pub has_expect: bool,

@@ -45,7 +45,7 @@ impl<'r> RoutedRequest<'r> {
         }
     }
 
-    /// Calls `read` with the values of the variables.
+    /// Calls `read` with the values of the template variables.
     pub fn with_values<T>(&self, read: impl FnOnce(&TemplateValues<'_>) -> T) -> T {
         let (host, routed) = (host(&self.head.fields), without_parameters(self.path, self.slashes));
         let params = self.route.edits.pattern.captures(&routed);
@@ -66,7 +66,7 @@ impl<'r> RoutedRequest<'r> {
     /// The path to forward.
     ///
     /// # Errors
-    /// A part of the path would change the shape of the rewritten path.
+    /// A value would put a `.` or `..` segment into the rewritten path, or break an escape in it.
     pub fn forwarded_path(&self) -> Result<Cow<'r, str>, GatewayError> {
         match &self.route.edits.rewrite {
             None => {

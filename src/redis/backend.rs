@@ -57,7 +57,7 @@ pub struct ShardStatus {
 }
 
 impl RedisBackend {
-    /// Reads the options. Connects nothing yet.
+    /// Reads the options. Opens no connection yet.
     ///
     /// # Errors
     ///
@@ -277,7 +277,7 @@ impl RedisBackend {
         // one server only.
         let presence_shard = || self.shard_of_tag(keys.hash_tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
-        self.call_shard(shard, |_| keys.record_deletions(records)).await
+        self.call_shard(shard, |_| keys.announce_deletions(records)).await
     }
 
     /// Calls the server of a shard over a new connection, and follows one redirect.

@@ -148,7 +148,7 @@ impl RedisClient {
         verdict.await.map_err(|error| error.failure)
     }
 
-    /// Makes all adjustments in one script call, which is not repeated. A hung server executes it later.
+    /// Makes all adjustments in one script call, which is not repeated. A hung server may still execute it.
     ///
     /// # Errors
     ///

@@ -71,7 +71,7 @@ pub(super) async fn open(
     Err(connect_error)
 }
 
-/// Makes a client from a URL. Connects nothing.
+/// Makes a client from a URL. Opens no connection.
 ///
 /// # Errors
 ///

@@ -3,8 +3,8 @@
 /// The reason why Redis gave no decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RedisFailure {
-    /// The breaker was open, or there was no connection: nothing was sent.
-    Open,
+    /// The breaker was open, or there was no connection: nothing was sent. Its label is `open`.
+    Unsent,
     /// No reply in time. The call may have been executed or may still be, so it is not repeated.
     Timeout,
     /// The connection could not be made, or broke.
@@ -17,12 +17,12 @@ pub enum RedisFailure {
 
 impl RedisFailure {
     /// All variants, in the order of [`RedisFailure::index`].
-    pub const ALL: [Self; 5] = [Self::Open, Self::Timeout, Self::Io, Self::Server, Self::Reply];
+    pub const ALL: [Self; 5] = [Self::Unsent, Self::Timeout, Self::Io, Self::Server, Self::Reply];
 
     /// The name in metrics and logs.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Open => "open",
+            Self::Unsent => "open",
             Self::Timeout => "timeout",
             Self::Io => "io",
             Self::Server => "server",

@@ -83,7 +83,7 @@ pub(super) trait Probe: Send + Sync + 'static {
     fn probe(&self) -> impl Future<Output = Result<(), RedisFailure>> + Send;
 }
 
-/// Probes the node while it is not up. Probes begin at least `interval` and a jitter apart. Ends when the
+/// Probes the node while it is not up. Probes begin at least `interval` plus a jitter apart. Ends when the
 /// node is dropped.
 pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: Clock) {
     let Some(mut state) = node.upgrade().map(|node| node.health().subscribe()) else { return };

@@ -284,8 +284,8 @@ impl RedisNode {
         }
     }
 
-    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long, because it is the
-    /// requests that detect a slow server.
+    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long: requests, not pings,
+    /// detect a slow server.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
-//! Reports between the gateways of one Redis. A report shows that a gateway is alive, and contains a tag of
-//! the secret with which it hashes keys. Its reply lists records that the operator has deleted.
+//! Reports by which the gateways of one Redis find each other. A report shows that a gateway is alive, and
+//! contains a tag of the secret with which it hashes keys. The reply lists records that the operator has
+//! deleted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},

@@ -37,7 +37,7 @@ impl PresenceKeys {
     }
 
     /// The command that records deletions for the other gateways.
-    pub(super) fn record_deletions(&self, records: &[u128]) -> ::redis::Cmd {
+    pub(super) fn announce_deletions(&self, records: &[u128]) -> ::redis::Cmd {
         let mut command = ::redis::cmd("EVAL");
         command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_LIFETIME);
         for record in records {

@@ -29,8 +29,8 @@ pub(super) const RESET: &str = include_str!("../../lua/reset.lua");
 /// Number of integers for each charge or adjustment in a reply, after the time.
 const FIELDS: usize = 6;
 
-/// Maximum time that is sent to a script. Lua's numbers (doubles) are not exact for later times, which no
-/// clock reaches.
+/// Latest `charged_at` that is sent to [`ADJUST`], so that Lua's numbers (doubles) stay exact. No clock
+/// reaches it.
 const MAX_TIME: StoreTime = StoreTime::from_unix_ms(1 << 52);
 
 /// Makes the commands that read and write records in one namespace.

@@ -54,7 +54,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// A tag that is in this slot.
+/// A hash tag whose keys are in this slot.
 pub(super) fn tag_of_slot(slot: u16) -> String {
     let mut tags = (0..u32::MAX).map(|number| number.to_string());
     let found = tags.find(|tag| slot_of_tag(tag.as_bytes()) == slot);

@@ -72,14 +72,14 @@ pub(super) struct LoggedRequest<'r> {
     pub(super) sources: &'r [CredentialSource],
 }
 
-/// A request planned under one configuration. Its limit requests are stored separately, together with
-/// those under the other configuration.
+/// A request planned under one configuration. Its charges are stored separately, together with those under
+/// the other configuration.
 #[derive(Clone, Copy)]
 pub(super) enum PlannedRequest {
     /// The logging gateway ended it before any limit was charged.
     NotChecked,
     /// The gateway itself answers it with this status.
-    Unmatched(u16),
+    AnsweredByGateway(u16),
     /// Its route depends on data that the log lacks.
     Undecided,
     /// `allow` or `deny` of the route with this index refuses it.
@@ -88,8 +88,8 @@ pub(super) enum PlannedRequest {
     Routed {
         /// The route's index in the snapshot.
         route: u32,
-        /// Number of its limit requests.
-        limit_requests: u32,
+        /// Number of its charges.
+        planned_charges: u32,
         /// Status of the logged response.
         status: u16,
     },
@@ -101,7 +101,7 @@ pub enum RequestOutcome {
     /// The logging gateway ended it before any limit was charged.
     NotChecked,
     /// The gateway itself answers it with this status.
-    Unmatched(u16),
+    AnsweredByGateway(u16),
     /// Its route depends on data that the log lacks.
     Undecided,
     /// Its route has no limits.
@@ -170,32 +170,32 @@ impl ConfigReplay {
         self.memory.evictions()
     }
 
-    /// Plans a request, and appends its limit requests to `limit_requests`.
+    /// Plans a request, and appends its charges to `planned_charges`.
     pub(super) fn plan(
         &self,
         request: &LoggedRequest<'_>,
-        limit_requests: &mut PlannedCharges,
+        planned_charges: &mut PlannedCharges,
     ) -> PlannedRequest {
         if request.line.not_checked {
             return PlannedRequest::NotChecked;
         }
         let planned = match request.method {
-            Some(method) => self.plan_target(request, method, limit_requests),
+            Some(method) => self.plan_target(request, method, planned_charges),
             // The gateway answers a malformed request line itself.
             None => Err(GatewayError::MalformedTarget),
         };
-        planned.unwrap_or_else(|error| PlannedRequest::Unmatched(error.status().as_u16()))
+        planned.unwrap_or_else(|error| PlannedRequest::AnsweredByGateway(error.status().as_u16()))
     }
 
     fn plan_target(
         &self,
         request: &LoggedRequest<'_>,
         method: &Method,
-        limit_requests: &mut PlannedCharges,
+        planned_charges: &mut PlannedCharges,
     ) -> Result<PlannedRequest, GatewayError> {
         let target = &*request.line.target;
         if !is_origin_form(target) {
-            return self.plan_non_path(request, method, target, limit_requests);
+            return self.plan_non_path(request, method, target, planned_charges);
         }
         // A valid target is ASCII.
         let text = std::str::from_utf8(target).map_err(|_| GatewayError::MalformedTarget)?;
@@ -213,7 +213,7 @@ impl ConfigReplay {
             is_asterisk_form: false,
             length: BodyLength::Known(0),
         };
-        Ok(self.plan_view(request, view, limit_requests))
+        Ok(self.plan_view(request, view, planned_charges))
     }
 
     /// Plans a request whose target is not a path, such as `http://host/path`.
@@ -223,7 +223,7 @@ impl ConfigReplay {
         request: &LoggedRequest<'_>,
         method: &Method,
         target: &[u8],
-        limit_requests: &mut PlannedCharges,
+        planned_charges: &mut PlannedCharges,
     ) -> Result<PlannedRequest, GatewayError> {
         if matches!(*method, Method::CONNECT | Method::TRACE) {
             // Refused whatever the target is: that of a `CONNECT` is a host, which a log may lack.
@@ -236,7 +236,7 @@ impl ConfigReplay {
             RequestHead::read(&head, self.snapshot.http.head).map_err(GatewayError::Framing)?;
         let (head, _) = read.ok_or(GatewayError::MalformedTarget)?;
         let view = RequestView { headers: request.headers, ..RequestView::of(&head) };
-        Ok(self.plan_view(request, view, limit_requests))
+        Ok(self.plan_view(request, view, planned_charges))
     }
 
     /// Decides the request from the data in the log.
@@ -244,7 +244,7 @@ impl ConfigReplay {
         &self,
         request: &LoggedRequest<'_>,
         view: RequestView<'_>,
-        limit_requests: &mut PlannedCharges,
+        planned_charges: &mut PlannedCharges,
     ) -> PlannedRequest {
         let source = RequestSource::Log {
             client: request.line.client,
@@ -261,10 +261,12 @@ impl ConfigReplay {
         };
         let status = request.line.status;
         match plan::decide(&self.snapshot, &input, view).next {
-            NextStep::Answer(LocalAnswer::Options) => PlannedRequest::Unmatched(200),
-            NextStep::Answer(LocalAnswer::RedirectHttps(_)) => PlannedRequest::Unmatched(308),
+            NextStep::Answer(LocalAnswer::Options) => PlannedRequest::AnsweredByGateway(200),
+            NextStep::Answer(LocalAnswer::RedirectHttps(_)) => {
+                PlannedRequest::AnsweredByGateway(308)
+            }
             NextStep::Answer(LocalAnswer::Preflight(route)) => {
-                PlannedRequest::Routed { route: route as u32, limit_requests: 0, status }
+                PlannedRequest::Routed { route: route as u32, planned_charges: 0, status }
             }
             NextStep::Refuse(refusal) => match refusal.route {
                 RefusedRoute::Undecided => PlannedRequest::Undecided,
@@ -273,30 +275,30 @@ impl ConfigReplay {
                 {
                     PlannedRequest::Denied(route as u32)
                 }
-                _ => PlannedRequest::Unmatched(refusal.error.status().as_u16()),
+                _ => PlannedRequest::AnsweredByGateway(refusal.error.status().as_u16()),
             },
             NextStep::Proceed(plan) => {
-                limit_requests.extend_from_slice(&plan.charges);
+                planned_charges.extend_from_slice(&plan.charges);
                 let route = plan.route as u32;
-                let limit_requests = plan.charges.len() as u32;
-                PlannedRequest::Routed { route, limit_requests, status }
+                let planned_charges = plan.charges.len() as u32;
+                PlannedRequest::Routed { route, planned_charges, status }
             }
         }
     }
 
-    /// Charges a request at the virtual time `at`, which never decreases. Takes the request's limit requests
-    /// from the front of `limit_requests`.
+    /// Charges a request at the virtual time `at`, which never decreases. Takes the request's charges
+    /// from the front of `planned_charges`.
     pub(super) fn decide(
         &mut self,
         plan: PlannedRequest,
-        limit_requests: &mut &[PlannedCharge],
+        planned_charges: &mut &[PlannedCharge],
         at: LogEvent,
     ) -> RequestOutcome {
         let (index, requests, status) = match plan {
             PlannedRequest::NotChecked => return RequestOutcome::NotChecked,
-            PlannedRequest::Unmatched(status) => {
+            PlannedRequest::AnsweredByGateway(status) => {
                 *self.unmatched.entry(status).or_default() += 1;
-                return RequestOutcome::Unmatched(status);
+                return RequestOutcome::AnsweredByGateway(status);
             }
             PlannedRequest::Undecided => {
                 self.undecided += 1;
@@ -307,9 +309,9 @@ impl ConfigReplay {
                 self.denied[route] += 1;
                 return RequestOutcome::Denied { route };
             }
-            PlannedRequest::Routed { route, limit_requests: count, status } => {
-                let (own, rest) = limit_requests.split_at(count as usize);
-                *limit_requests = rest;
+            PlannedRequest::Routed { route, planned_charges: count, status } => {
+                let (own, rest) = planned_charges.split_at(count as usize);
+                *planned_charges = rest;
                 (route as usize, own, status)
             }
         };

@@ -31,7 +31,7 @@ impl ErrorForm {
                 () if range == b"*/*" => &mut any,
                 () => continue,
             };
-            // Among several, the highest quality counts.
+            // Among several members for one type, the highest quality counts.
             *place = (*place).max(Some(quality));
         }
         let json = problem.max(json).or(application).or(any).unwrap_or(0);

@@ -51,7 +51,7 @@ impl GrpcStatus {
             GatewayError::Path(_)
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
-            | GatewayError::PlannedCharge(_)
+            | GatewayError::UnreadableCharge(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
             GatewayError::Framing(_)
             | GatewayError::BodyIncomplete

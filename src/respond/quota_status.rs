@@ -5,15 +5,15 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{LimitReport, LocalReply, reset_seconds};
+use super::{LimitReport, LocalReply, reset_unix_seconds};
 use crate::http1::Fields;
 
 /// The response with the caller's quotas before its next request.
 ///
 /// Shape: `{"resources":{NAME:{"limit":_,"remaining":_,"used":_,"reset":_},...}}`, `reset` in
-/// seconds since the epoch; `null` for a limit without a decision. `limits` are grouped by limit:
-/// one limit that counts the request under several keys has one report for each, and the lowest
-/// `remaining` is shown.
+/// seconds since the epoch; `null` for a limit without a decision. `limits` must be grouped by
+/// limit: a limit that counts the request under several keys has one report for each key, and the
+/// lowest `remaining` is shown.
 pub fn quota_status(limits: &[LimitReport<'_>]) -> LocalReply {
     let mut json = String::from("{\"resources\":{");
     let by_limit = limits.chunk_by(|one, other| one.limit.name() == other.limit.name());
@@ -31,7 +31,7 @@ pub fn quota_status(limits: &[LimitReport<'_>]) -> LocalReply {
                 decision.limit,
                 decision.remaining,
                 decision.used,
-                reset_seconds(decision)
+                reset_unix_seconds(decision)
             ),
             None => json.write_str("null"),
         };

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// The weight of a route for all callers.
 pub const ALL_CALLERS: u8 = 100;
 
-/// The requests of its pattern that a route matches.
+/// The conditions under which a route matches a request that fits its pattern.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Conditions {
     tests: Box<[Condition]>,

@@ -36,7 +36,7 @@ pub enum PathError {
 pub enum Slashes {
     /// It is read as `/`.
     Merge,
-    /// It stays: it has an empty segment.
+    /// It stays, and has an empty segment.
     Keep,
 }
 
@@ -55,9 +55,9 @@ pub fn normalize(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, PathError
     remove_dot_segments(&decoded, slashes).map(Cow::Owned)
 }
 
-/// The form of a normal path that routes and keys use: [`without_parameters`], and each escape decoded if a
-/// request may send its character unescaped: upstreams read `%40` as `@`. The forwarded path keeps its
-/// escapes.
+/// The form of a normal path that routes and keys use: [`without_parameters`], and with each escape decoded
+/// whose character a request may send unescaped, because upstreams read `%40` as `@`. The forwarded path keeps
+/// its escapes.
 ///
 /// ```
 /// use tidegate::route::normalize::{Slashes, routed_form};

@@ -362,7 +362,7 @@ fn parse_literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
     Ok((fixed.into(), None))
 }
 
-/// A matching path, with `x` for each parameter: it cannot complete an escape or a dot segment.
+/// A matching path, with `x` for each parameter, because `x` cannot complete an escape or a dot segment.
 fn example_path(segments: &[Segment]) -> String {
     let mut path = String::new();
     for segment in segments {

@@ -351,7 +351,7 @@ impl Leaf {
         self.by_method.get(method).map(|entry| entry.route)
     }
 
-    /// The first candidate with conditions that does not fail them.
+    /// The first candidate whose conditions are met or cannot be decided.
     fn choose(
         &self,
         is_candidate: impl Fn(&ConditionalRoute) -> bool,

@@ -30,7 +30,7 @@ use crate::{
     upstream::{ConnectionBudget, UpstreamRegistry},
 };
 
-/// Starts a gateway, by default without environment variables and passed sockets.
+/// Starts a gateway, by default without environment variables or passed sockets.
 pub struct ServerBuilder {
     clock: Clock,
     env: Environment,
@@ -59,7 +59,7 @@ impl ServerBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError`] says which part cannot start.
+    /// [`StartError`] names the part that cannot start.
     pub fn start_file(self, path: &Path) -> Result<Server, StartError> {
         let bytes = read_configuration(path)?;
         self.start(path, &bytes, |reloader| reloader)
@@ -70,7 +70,7 @@ impl ServerBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError`] says which part cannot start.
+    /// [`StartError`] names the part that cannot start.
     pub fn start_text(self, name: &str, text: &str) -> Result<Server, StartError> {
         self.start(name.as_ref(), text.as_bytes(), Reloader::without_file)
     }

@@ -12,7 +12,7 @@ use super::StartError;
 use crate::{
     admin::AdminListener,
     config::{AdminAddress, Config},
-    handover::{PassedSockets, Passer, SocketFiles},
+    handover::{PassedSockets, SocketFiles, SocketSource},
     worker::{self, ClientListener},
 };
 
@@ -121,7 +121,7 @@ fn open_admin(
 fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
     let left = passed.addresses();
     match (left.first(), passed.passer()) {
-        (Some(address), Passer::ServiceManager) => {
+        (Some(address), SocketSource::ServiceManager) => {
             let message = "the service manager passed a socket for it, and neither `listen` nor `admin` has this address";
             Err(cannot_listen(address, io::Error::new(io::ErrorKind::InvalidInput, message)))
         }

@@ -58,7 +58,7 @@ impl FileBudget {
             tracing::warn!(
                 open_files,
                 needed,
-                "the limit of open files is less than twice the number that the process needs without requests"
+                "the limit of open files is too low: without a request, the process needs more than half of it"
             );
         } else if allowed < configured {
             tracing::warn!(

@@ -93,7 +93,7 @@ fn is_of_gateway(limit: &LimitConfig, config: &Config) -> bool {
     limit.key.iter().all(|part| origin(part, &config.client) == ValueOrigin::Gateway)
 }
 
-/// The part of the key that the client chooses, if another part identifies the caller.
+/// A part of the key that the client chooses freely, if another part also identifies the caller.
 fn chosen_beside_others<'c>(limit: &'c LimitConfig, config: &Config) -> Option<&'c KeyPart> {
     let identifies = |part: &&KeyPart| {
         **part == KeyPart::ClientIp || origin(part, &config.client) != ValueOrigin::Gateway

@@ -176,7 +176,7 @@ fn note_unused(section: &Section<'_>, status: u16) {
     if !ROUTE_ERRORS.contains(&status) {
         let statuses = ROUTE_ERRORS.map(|status| status.to_string()).join(", ");
         let what = format!(
-            "the gateway makes no {status} of its own on a route; an upstream's keeps its body"
+            "the gateway makes no {status} of its own on a route; an upstream's {status} keeps its body"
         );
         section.note(what, &format!("one of {statuses}"));
     }

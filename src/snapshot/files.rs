@@ -72,7 +72,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config, name: &str) {
     }
 }
 
-/// The device and the inode, which links do not change.
+/// The device and the inode, which are the same under every link to the file.
 fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }

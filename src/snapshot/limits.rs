@@ -126,7 +126,7 @@ fn check_key(section: &Section<'_>, key: &[KeyPart]) {
     }
 }
 
-/// Reports tokens in the key, which no source has.
+/// Reports each `token` in the key, if `client.token` has no source.
 fn check_token_parts(section: &Section<'_>, key: &[KeyPart]) {
     for (index, part) in key.iter().enumerate() {
         if *part == KeyPart::Token {

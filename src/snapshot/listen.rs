@@ -10,7 +10,7 @@ use crate::config::{
 use crate::identity::TrustedProxies;
 use crate::route::normalize::Slashes;
 use crate::tls::{
-    Certificate, ServerNames, TlsError,
+    Certificate, ServerCertificates, TlsError,
     server::{CertificateEntry, OfferedProtocols},
 };
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
@@ -42,7 +42,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
 }
 
 /// The certificates of the admin listener; `None` without TLS.
-pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerNames>> {
+pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<ServerCertificates>> {
     let tls = config.admin.as_ref()?.tls.as_ref()?;
     certificates(&root.at("admin"), tls, OfferedProtocols::Http1)
 }
@@ -126,7 +126,7 @@ fn rules(
     if redirects && listener.tls.is_some() {
         let what =
             "`redirect_https` on a listener with `tls`: requests would be redirected to themselves";
-        redirect.fault(what, "it on a listener in clear");
+        redirect.fault(what, "it on a listener without `tls`");
     } else if listener.redirect_https == RedirectHttps::Listener && tls_port.is_none() {
         let what = "`redirect_https: true` without a listener with `tls`";
         let expected = "one, or the port of the server that has it: `redirect_https: 443`";
@@ -155,7 +155,7 @@ fn certificates(
     section: &Section<'_>,
     tls: &Tls,
     offered: OfferedProtocols,
-) -> Option<Arc<ServerNames>> {
+) -> Option<Arc<ServerCertificates>> {
     let section = section.at("tls").at("certificates");
     section.ensure(!tls.certificates.is_empty(), "no certificate", "at least one certificate");
     server_names(&section, &tls.certificates, offered)
@@ -165,7 +165,7 @@ fn server_names(
     section: &Section<'_>,
     files: &[CertificateFiles],
     offered: OfferedProtocols,
-) -> Option<Arc<ServerNames>> {
+) -> Option<Arc<ServerCertificates>> {
     let mut entries = Vec::new();
     for (index, files) in files.iter().enumerate() {
         let section = section.index(index);
@@ -192,7 +192,7 @@ fn server_names(
     if entries.len() < files.len() || entries.is_empty() {
         return None;
     }
-    let names = ServerNames::new(entries).map_err(|(name, first, second)| {
+    let names = ServerCertificates::new(entries).map_err(|(name, first, second)| {
         let other = section.index(first);
         let what = format!("the name `{name}` is also in the certificate of `{}`", other.path());
         let expected = "each name in one certificate";

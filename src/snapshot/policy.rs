@@ -83,7 +83,7 @@ pub struct PlannedCharge {
 
 /// The reason why a request cannot be charged to a limit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum LimitRequestError {
+pub enum ChargePlanError {
     /// A part of the key is ambiguous.
     #[error("{0}")]
     Ambiguous(#[from] AmbiguousValue),
@@ -98,39 +98,39 @@ pub enum LimitRequestError {
 }
 
 impl LimitPolicy {
-    /// Appends the charges of `subject` by this limit to `requests`: one per key, none for a caller in an
+    /// Appends the charges of `subject` by this limit to `charges`: one per key, none for a caller in an
     /// unlimited tier. A request with several tokens has several keys. `limit_index` is the limit's index in its route.
     ///
     /// # Errors
     ///
     /// The cost header is invalid, or a part of the key is ambiguous.
     #[inline]
-    pub fn add_requests(
+    pub fn add_charges(
         &self,
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[PlannedCharge; 4]>,
-    ) -> Result<(), LimitRequestError> {
+        charges: &mut SmallVec<[PlannedCharge; 4]>,
+    ) -> Result<(), ChargePlanError> {
         let cost = self.cost.request_cost(subject.headers)?;
-        self.add_with_cost(limit_index, cost, subject, secret, requests)
-            .map_err(LimitRequestError::Ambiguous)
+        self.add_with_cost(limit_index, cost, subject, secret, charges)
+            .map_err(ChargePlanError::Ambiguous)
     }
 
-    /// Like [`LimitPolicy::add_requests`], but ignores the cost in the request's header: for reading the
+    /// Like [`LimitPolicy::add_charges`], but ignores the cost in the request's header: for reading the
     /// state without a charge.
     ///
     /// # Errors
     ///
     /// A part of the key is ambiguous.
-    pub fn add_status_requests(
+    pub fn add_status_charges(
         &self,
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[PlannedCharge; 4]>,
+        charges: &mut SmallVec<[PlannedCharge; 4]>,
     ) -> Result<(), AmbiguousValue> {
-        self.add_with_cost(limit_index, self.limit.cost, subject, secret, requests)
+        self.add_with_cost(limit_index, self.limit.cost, subject, secret, charges)
     }
 
     fn add_with_cost(
@@ -139,20 +139,20 @@ impl LimitPolicy {
         cost: u32,
         subject: &Subject<'_>,
         secret: KeySecret,
-        requests: &mut SmallVec<[PlannedCharge; 4]>,
+        charges: &mut SmallVec<[PlannedCharge; 4]>,
     ) -> Result<(), AmbiguousValue> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
             let key = Key(self.key.key(&subject, secret)?);
             // Two token sources may carry the same token.
-            if requests.iter().any(|other| other.limit_index == limit_index && other.key == key) {
+            if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
             let tier = if self.tiers.is_empty() { None } else { self.tier(&subject)? };
             if tier.is_some_and(|tier| self.is_unlimited(tier)) {
                 continue;
             }
-            requests.push(PlannedCharge { limit_index, key, cost, tier });
+            charges.push(PlannedCharge { limit_index, key, cost, tier });
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
 
 impl Cost {
     /// The cost to charge on admission of a request with these headers.
-    fn request_cost(&self, headers: &Fields) -> Result<u32, LimitRequestError> {
+    fn request_cost(&self, headers: &Fields) -> Result<u32, ChargePlanError> {
         let (name, max) = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::Response { .. } => return Ok(1),
@@ -216,7 +216,7 @@ impl Cost {
         }
         let cost = parse_decimal(value).and_then(|cost| u32::try_from(cost).ok());
         let valid = cost.filter(|cost| (1..=max).contains(cost));
-        valid.ok_or_else(|| LimitRequestError::Cost { name: name.clone(), max })
+        valid.ok_or_else(|| ChargePlanError::Cost { name: name.clone(), max })
     }
 
     /// The cost in the response's header; `None` without a valid value.

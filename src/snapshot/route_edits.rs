@@ -152,7 +152,7 @@ impl RuleCompiler<'_> {
         }
         if self.is_request {
             self.check_counted(section, &set, &add);
-            // Some upstreams treat the other spelling as the same name.
+            // CGI-like upstreams also read the spelling with dashes as this name.
             let dropped = removed.iter().chain(set.iter().map(|(name, _)| name));
             let aliases: Vec<HeaderName> = dropped.filter_map(dashed_alias).collect();
             removed.extend(aliases);
@@ -188,7 +188,7 @@ impl RuleCompiler<'_> {
         compiled
     }
 
-    /// Parses the name of a field, which a rule must be able to change.
+    /// Parses a field's name. Reports a field that no rule may change.
     fn name(section: &Section<'_>, name: &str, place: NamePlace) -> Option<HeaderName> {
         let parsed = match name.parse::<HeaderName>() {
             Ok(parsed) => parsed,
@@ -215,8 +215,8 @@ impl RuleCompiler<'_> {
         Some(parsed)
     }
 
-    /// Reports rules that let a client choose what the upstream reads in a header by which its requests are
-    /// counted.
+    /// Reports rules after which a client may choose what the upstream reads in a counted header: `set` with
+    /// a variable that the client chooses, and any `add`.
     fn check_counted(
         &self,
         section: &Section<'_>,

@@ -150,8 +150,9 @@ fn targets(section: &Section<'_>, upstream: &config::UpstreamConfig) -> Vec<Weig
             }
             _ => None,
         };
-        let has_own_name = upstream.tls.name.is_some();
-        let target = Target { address, protocol, tls, has_own_name, send_proxy, resolved: None };
+        let has_configured_tls_name = upstream.tls.name.is_some();
+        let target =
+            Target { address, protocol, tls, has_configured_tls_name, send_proxy, resolved: None };
         compiled.push(WeightedTarget { target, weight: weighted.weight });
     }
     compiled

@@ -1,5 +1,5 @@
-//! The queue of corrections that no request waits for: refunds for ended requests and for calls that timed
-//! out, and returned units.
+//! The queue of corrections that no request waits for: refunds and later charges for decided requests,
+//! refunds for calls that timed out, and returned units.
 //!
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in which
 //! the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the worker's
@@ -41,10 +41,10 @@ pub struct Correction {
     pub source: DecisionSource,
 }
 
-/// Totals and contents of the queue.
+/// Totals of the corrections that the queue has dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Dropped corrections, except returns of units. Redis did not make them, or it is unknown if it did.
+    /// Dropped corrections, except returns of units. Redis did not make them, or may not have made them.
     pub(super) dropped: u64,
     /// Units whose return was dropped, for the same reasons.
     pub(super) lost_units: u64,
@@ -130,12 +130,12 @@ impl CorrectionQueue {
             Err(RedisFailure::Unsent) => batch,
             Err(RedisFailure::Server) => {
                 let (lost, mut retry): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|pending| pending.is_retry);
+                    batch.into_iter().partition(|pending| pending.was_refused);
                 for pending in &lost {
                     self.count_lost(pending);
                 }
                 for pending in &mut retry {
-                    pending.is_retry = true;
+                    pending.was_refused = true;
                 }
                 retry
             }
@@ -177,7 +177,7 @@ impl CorrectionSender {
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
                 let pending =
-                    PendingCorrection { limit, key, change, reason, pushed_at, is_retry: false };
+                    PendingCorrection { limit, key, change, reason, pushed_at, was_refused: false };
                 self.queue.push(self.client.shard_of(key), pending);
             }
         }
@@ -211,9 +211,9 @@ impl CorrectionSender {
     }
 
     /// Waits for the reply of a call that timed out, and refunds what it charged. The request was decided
-    /// without that reply, so no request holds its slots and permits. A hung Redis dates the charge when it
-    /// wakes up: without the refund, a quota of 1 would stay used beyond the `Retry-After` that the client
-    /// got.
+    /// without that reply, so no request holds its slots and permits. A hung Redis charges at the time at which
+    /// it resumes, not at the time of the call: without the refund, a quota of 1 would stay used beyond the
+    /// `Retry-After` that the client got.
     pub(super) fn undo_late_charge(&self, reply: LateReply, charges: &[Charge<'_>]) {
         let owned = |charge: &Charge<'_>| (Arc::clone(charge.limit), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();

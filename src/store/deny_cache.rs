@@ -243,9 +243,9 @@ impl DenyCache {
         table.sets.get(index)?.find(id, charge.cost, monotonic, |entry| monotonic < entry.expires)
     }
 
-    /// Drops all denials of a record, for every quota and cost. Called after a charge with a smaller cost,
-    /// which moves the retry time of larger costs. Takes no lock before the first denial. Replies to calls in
-    /// flight are still cached.
+    /// Drops all denials of a record, for every quota and cost. Called after a charge or a return of units,
+    /// which may move their retry times. Takes no lock before the first denial. Replies to calls in flight are
+    /// still cached.
     pub fn remove(&self, record: u128) {
         let (shard, index) = self.locate(record);
         if shard.trusted_until.load(Ordering::Relaxed) == 0 {

@@ -179,7 +179,7 @@ impl StoreHandle {
 
     /// Adjusts the charges of a request. Returns the decision after each adjustment, or [`Outcome::Unknown`]
     /// if it was not made. `source` is the source of the charges' decisions: a charge is adjusted where it
-    /// was made. Returns within the store's response timeout. An adjustment that was certainly not sent is
+    /// was made. Returns within the store's response timeout. An adjustment that was certainly not made is
     /// queued; one whose outcome is unknown is never repeated.
     pub async fn adjust(
         &self,
@@ -196,14 +196,16 @@ impl StoreHandle {
     /// Renews leases of concurrency limits: each renewal is a charge, then the refund of the previous charge.
     /// Unlike [`Self::adjust`], it waits for a hung server, so that the outcome of each renewal is known, and
     /// queues nothing: leases are renewed again when Redis is back.
-    pub async fn renew(
+    pub async fn renew_permits(
         &self,
         adjustments: &[Adjustment<'_>],
         source: DecisionSource,
         now: StoreTime,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.redis, source) {
-            (Some(path), DecisionSource::Store) => self.fan_out(path).renew(adjustments).await,
+            (Some(path), DecisionSource::Store) => {
+                self.fan_out(path).renew_permits(adjustments).await
+            }
             _ => adjustments.iter().map(|each| self.adjust_in_memory(each, source, now)).collect(),
         }
     }

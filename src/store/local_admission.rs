@@ -100,7 +100,7 @@ impl LocalAdmission {
         Some(store_decision(denial.decision, denial.now))
     }
 
-    /// Refunds a charge of [`Self::take`] or the queue to the lease, and returns the decision after it.
+    /// Refunds to the lease a charge that [`Self::take`] or the queue made, and returns the decision after it.
     /// `None` if the charge is outside of the lease's sub-window, or if that sub-window has ended: the caller
     /// must refund it at the store.
     pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {

@@ -48,8 +48,8 @@ impl Maintenance {
         }
     }
 
-    /// Queues all leased units for return to Redis, and waits at most `timeout` until everything that can be
-    /// sent has been sent.
+    /// Queues all leased units for return to Redis. Waits until everything that can be sent has been sent, at
+    /// most for `timeout`.
     pub(super) async fn finish(&self, timeout: Duration) {
         let clock = &self.store.clock;
         let end = clock.uptime() + timeout;

@@ -65,7 +65,7 @@ impl MemoryStore {
         self.charge_as(DecisionSource::Store, charges, now, 1)
     }
 
-    /// Decides and charges like [`Self::charge`], but only a share of each quota: the fallback for Redis.
+    /// Decides and charges like [`Self::charge`], but enforces a share of each quota: the fallback for Redis.
     /// Each of `gateways` has an even share, rounded up, so that the shares add up to at least the quota.
     pub fn charge_share(&self, charges: &[Charge<'_>], now: StoreTime, gateways: u32) -> Verdict {
         self.charge_as(DecisionSource::Fallback, charges, now, gateways)
@@ -240,7 +240,7 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
     let limit = quota.limit.div_ceil(gateways);
     match quota.algorithm {
         Algorithm::LeakyBucket { max_wait } => {
-            let max_wait = max_wait.max(added_wait(&quota, limit, cost));
+            let max_wait = max_wait.max(needed_max_wait(&quota, limit, cost));
             Quota { limit, algorithm: Algorithm::LeakyBucket { max_wait }, ..quota }
         }
         Algorithm::SlidingWindow { .. }
@@ -257,7 +257,7 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
 /// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of `cost`; 0 if
 /// the request does not fit into the whole quota. The request's last slot may then begin after the configured
 /// `max_wait`; the request waits only for its first slot, which begins in time.
-fn added_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
+fn needed_max_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
     if u64::from(cost) > quota.capacity() {
         return 0;
     }

@@ -207,7 +207,7 @@ impl ShardFanout<'_> {
     }
 
     /// Adjusts each charge on its shard; [`Outcome::Unknown`] where the shard gave no answer. Adjustments
-    /// that were certainly not sent are queued.
+    /// that were certainly not made are queued.
     pub(super) async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
@@ -223,8 +223,11 @@ impl ShardFanout<'_> {
         self.collect_adjusted(items, &batches, results)
     }
 
-    /// Adjusts like [`Self::adjust`] to renew leases, but waits for a hung server, and queues nothing.
-    pub(super) async fn renew(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
+    /// Adjusts like [`Self::adjust`] to renew_permits leases, but waits for a hung server, and queues nothing.
+    pub(super) async fn renew_permits(
+        &self,
+        adjustments: &[Adjustment<'_>],
+    ) -> SmallVec<[Outcome; 2]> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
         let batches = items.batches();

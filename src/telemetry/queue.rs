@@ -1,7 +1,7 @@
 //! The thread of a log, and its bounded queue.
 //!
-//! A caller queues whole lines and never blocks: lines that do not fit are dropped and counted. Only the
-//! thread blocks on the sink.
+//! [`LogQueue::push`] queues whole lines and never blocks: lines that do not fit are dropped and counted. Only
+//! the log's thread blocks on the sink.
 
 use std::{
     io,
@@ -43,7 +43,7 @@ pub(super) struct LogQueue {
     state: Arc<QueueState>,
 }
 
-/// The state shared by the thread and its callers.
+/// The state that the log's thread shares with the threads that queue lines.
 struct QueueState {
     /// The log's name in reports.
     name: &'static str,

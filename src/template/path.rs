@@ -3,7 +3,7 @@
 use super::{Template, TemplateSegment, TemplateValues, Variable};
 use crate::route::normalize::{PathError, Slashes, normalize};
 
-/// A path with captures of the route's path.
+/// A path with parameters of the route's path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PathTemplate(Template);
 
@@ -11,7 +11,7 @@ impl PathTemplate {
     /// Parses a path. Its variables are `{path.NAME}` and `{path}`.
     ///
     /// # Errors
-    /// What is wrong: no request can be forwarded with such a path.
+    /// What is wrong with the path: no request can be forwarded with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return Err("the path must start with /".to_owned());

@@ -52,11 +52,11 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// Time for which a generation stays live beyond the memory, in ms.
+/// Time for which a generation stays live beyond the configured time `memory`, in ms.
 ///
 /// The throttle's thread rotates the filters at least once a second; until then, tokens are recorded in the
-/// previous generation. They still stay active for the whole memory if the rotation is late by less than
-/// this.
+/// previous generation. They still stay active for the whole time `memory` if the rotation is late by less
+/// than this.
 pub const GRACE: u64 = 2_000;
 
 /// Minimum number of positions from which the fill of a generation is estimated. Its standard deviation is

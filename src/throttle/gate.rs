@@ -16,7 +16,7 @@ const UNAUTHORIZED: u16 = 401;
 /// stray 401 denies an active user for that long.
 const REJECTED_MINUTES: u64 = 1;
 
-/// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and
+/// Retry times are spread over the time `memory` divided by this, within [`MIN_RETRY_SPREAD`] and
 /// [`MAX_RETRY_SPREAD`].
 const RETRY_SPREAD_DIVISOR: u64 = 10;
 
@@ -68,8 +68,8 @@ pub struct AdmissionDenied {
     pub memory: u64,
     /// The current time, by the same clock as `reset_at`.
     pub now: StoreTime,
-    /// The time at which the caller may be admitted. It differs between callers, to
-    /// avoid a thundering herd, and is stable for one caller.
+    /// The time at which the caller may be admitted. It differs between callers, to avoid a thundering herd,
+    /// and is stable for one caller.
     pub reset_at: StoreTime,
 }
 
@@ -86,7 +86,7 @@ impl AdmissionGate {
         Self { throttle, filter, recent: RecentTokens::new() }
     }
 
-    /// The secret of the hash of callers.
+    /// The secret with which callers are hashed.
     pub fn token_secret(&self) -> KeySecret {
         self.filter.borrow_mut().load().current.hash_keys().token_secret
     }

@@ -60,7 +60,7 @@ pub struct Geometry {
     pub bits: usize,
     /// The size as a multiple of the configured one: a power of two, at most [`MAX_GROWTH`].
     ///
-    /// A position is a hash modulo `bits`, and of two sizes one divides the other, so filters convert into
+    /// A position is a hash modulo `bits`, and of any two sizes one divides the other, so filters convert into
     /// each other. The larger one repeats the bits of the smaller, which adds no false positive. The smaller
     /// one has the bits of all parts of the larger, as if every token had been recorded at its size.
     pub growth: u32,
@@ -80,8 +80,8 @@ impl Geometry {
     /// whole bytes) and `bits/n ln2` positions per token, as in the `bloomfilter` crate. The false-positive
     /// rate of `G` such filters together is `P = 1 - (1-p)^G`.
     ///
-    /// A memory of more than [`MAX_COMPLETE_GENERATIONS`] minutes has generations of several minutes, and is
-    /// rounded up to a multiple of their length.
+    /// A [`Sizing::memory`] of more than [`MAX_COMPLETE_GENERATIONS`] minutes has generations of several
+    /// minutes, and is rounded up to a multiple of their length.
     ///
     /// # Errors
     ///

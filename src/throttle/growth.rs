@@ -19,7 +19,7 @@ pub struct GrowthControl {
     generation: Option<u64>,
     /// The share of its positions that were free when it began, or when the filters were last resized.
     free: f64,
-    /// The time of `free`.
+    /// The time at which that share was free.
     since: StoreTime,
 }
 

@@ -59,15 +59,14 @@ pub struct Hysteresis {
     ticks_above: u32,
     /// The time since which the number is below `resume_below`.
     calm_since: Option<StoreTime>,
-    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. ThrottleMode `on` needs it even while
+    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. Mode `on` needs it even while
     /// `over_threshold` is false.
     retry_at: StoreTime,
 }
 
 impl Hysteresis {
-    /// Applies the estimate of one tick. True if the gateway is to throttle. At
-    /// `next_expiry` the oldest generation leaves memory, so that the number of active
-    /// users can fall.
+    /// Applies the estimate of one tick. True if mode `auto` is to throttle. At `next_expiry` the oldest
+    /// generation expires, so that the number of active users can fall.
     pub fn tick(
         &mut self,
         now: StoreTime,
@@ -90,8 +89,8 @@ impl Hysteresis {
         self.over_threshold
     }
 
-    /// Makes the next tick above `max_active` start throttling. Called once the shared filters are loaded:
-    /// their users were active before this gateway started.
+    /// Makes throttling start at the next tick if that tick is above `max_active`. Called once the shared
+    /// filters are loaded: their users were active before this gateway started.
     pub fn prime(&mut self) {
         self.ticks_above = TRIGGER_TICKS - 1;
     }

@@ -135,8 +135,8 @@ impl FilterSync {
         self.loaded
     }
 
-    /// True if `filter` has all bits that were in Redis during the load: every payload could be read, or has
-    /// left memory since.
+    /// True if `filter` has all live bits that were in Redis during the load: every payload could be read, or
+    /// its generation has expired since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
         let live = filter.live_generations();
         self.loaded && !self.generations.live(live).any(|state| state.load_failed)

@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::{TlsError, TlsFile, file::shown, pem, provider};
 
-/// Time before the end of a certificate from which it is reported, in seconds: 14 days.
+/// A certificate is reported from this time before its expiry, in seconds: 14 days.
 const SOON: u64 = 14 * DAY;
 /// Seconds in a day.
 const DAY: u64 = 24 * 60 * 60;
@@ -86,7 +86,7 @@ impl fmt::Display for ValidityProblem {
 }
 
 impl Certificate {
-    /// A DNS name, or else an address, that a URL with this certificate can have.
+    /// A host for an example URL that the certificate covers: a DNS name, or else an address.
     pub fn example_name(&self) -> Option<String> {
         let name = self.names.first().map(|name| match name.strip_prefix("*.") {
             Some(domain) => format!("health.{domain}"),

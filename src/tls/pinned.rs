@@ -15,9 +15,9 @@ use rustls::{
 
 use super::{Validity, ValidityProblem, provider};
 
-/// Accepts each certificate that the TLS library accepts. Also accepts a listed certificate that is its own
-/// authority, which the library refuses as a server's certificate. The name and the validity are checked in
-/// both cases.
+/// Accepts each certificate that the TLS library accepts. Also accepts a server's certificate that is itself
+/// listed as an authority, such as a self-signed one, which the library refuses. The name and the validity are
+/// checked in both cases.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     issued: Arc<WebPkiServerVerifier>,

@@ -21,7 +21,7 @@ type IndexByName = HashMap<Box<str>, usize, RandomState>;
 
 /// The certificates of a listener, by the host name in the client's handshake.
 #[derive(Debug)]
-pub struct ServerNames {
+pub struct ServerCertificates {
     /// At least one. The first is used for clients that name no host, or an unknown one.
     entries: Box<[Arc<CertificateEntry>]>,
     /// The indexes of exact names.
@@ -45,12 +45,12 @@ pub struct CertificateEntry {
 
 /// The certificate that was selected for a connection, among those of its listener at that time.
 #[derive(Clone, Debug)]
-pub struct SelectedName {
-    names: Arc<ServerNames>,
+pub struct SelectedCertificate {
+    names: Arc<ServerCertificates>,
     index: usize,
 }
 
-impl SelectedName {
+impl SelectedCertificate {
     /// The certificate and the rules of its handshakes.
     pub fn name(&self) -> &CertificateEntry {
         &self.names.entries[self.index]
@@ -65,7 +65,7 @@ impl SelectedName {
                 && !(self.names.has_client_auth && self.avoids_client_auth(host))
     }
 
-    /// True if `host` requires a client certificate and this connection did not.
+    /// True if `host` requires a client certificate, but belongs to another certificate than this connection's.
     fn avoids_client_auth(&self, host: &str) -> bool {
         let index = self.names.index_of(host);
         index != self.index && self.names.entries[index].client_ca.is_some()
@@ -133,13 +133,13 @@ impl CertificateEntry {
         Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
     }
 
-    /// The certificate's files.
+    /// The files of the certificate, its key, and the CAs of clients.
     pub fn files(&self) -> impl Iterator<Item = &TlsFile> {
         self.certificate.files.iter().chain(&self.client_ca)
     }
 }
 
-impl ServerNames {
+impl ServerCertificates {
     /// Indexes `entries`.
     ///
     /// # Errors
@@ -165,12 +165,12 @@ impl ServerNames {
 
     /// Selects the certificate for a client that asks for `name`: the exact name, then a wildcard, then
     /// the first.
-    pub fn select(self: &Arc<Self>, name: Option<&str>) -> SelectedName {
+    pub fn select(self: &Arc<Self>, name: Option<&str>) -> SelectedCertificate {
         let index = name.map_or(0, |name| {
             let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             self.index_of(&name)
         });
-        SelectedName { names: Arc::clone(self), index }
+        SelectedCertificate { names: Arc::clone(self), index }
     }
 
     /// The index of the certificate for `name`, in lower case.

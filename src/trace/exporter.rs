@@ -1,6 +1,6 @@
 //! Sends the spans to the collector: OTLP over HTTP, in protobuf. Runs on the control thread.
 //!
-//! A batch that the collector cannot take now is sent again, at growing intervals; meanwhile the queue fills. So a
+//! A batch that the collector cannot accept now is sent again, at growing intervals; meanwhile the queue fills. So a
 //! lost collector costs at most the memory of one batch and of the queue.
 
 use std::{
@@ -92,7 +92,7 @@ struct Batch {
     spans: u64,
 }
 
-/// Why the collector did not take a batch.
+/// Why the collector did not accept a batch.
 enum ExportError {
     /// The batch is sent again, after this pause if the collector named one.
     Retry(String, Option<Duration>),
@@ -156,7 +156,7 @@ impl Exporter {
             Ok(_) if self.is_failing => {
                 self.is_failing = false;
                 let dropped = self.queue.counts.dropped.load(Relaxed);
-                tracing::info!(endpoint = %settings.endpoint, dropped, "the trace collector takes spans again");
+                tracing::info!(endpoint = %settings.endpoint, dropped, "the trace collector accepts spans again");
             }
             Ok(_) => {}
             Err(ExportError::Retry(reason, _) | ExportError::Refused(reason)) => {
@@ -178,20 +178,20 @@ impl Exporter {
         self.batch.is_some()
     }
 
-    /// Drops the remaining spans: no collector takes them.
+    /// Drops the remaining spans, which no collector accepted.
     fn abandon(&mut self) {
         let batch = self.batch.take().map_or(0, |batch| batch.spans);
         let traces = self.queue.take(usize::MAX);
         let spans = batch + traces.iter().map(|trace| trace.span_count()).sum::<u64>();
         if spans > 0 {
             self.queue.counts.rejected.fetch_add(spans, Relaxed);
-            tracing::warn!(spans, "spans were dropped: no trace collector took them");
+            tracing::warn!(spans, "spans were dropped: no trace collector accepted them");
         }
     }
 
     fn record_failure(&mut self, settings: &ExportSettings, reason: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(endpoint = %settings.endpoint, reason, "the trace collector does not take spans");
+            tracing::warn!(endpoint = %settings.endpoint, reason, "the trace collector does not accept spans");
         }
     }
 
@@ -274,7 +274,7 @@ struct CollectorReply {
 }
 
 impl CollectorReply {
-    /// Decodes a reply. A malformed one is a success, as its status says.
+    /// Decodes a reply. A malformed one counts as a success, because its status is one.
     fn read(bytes: &[u8]) -> Self {
         let partial = ExportResponse::decode(bytes).ok().and_then(|reply| reply.partial_success);
         let Some(partial) = partial else { return Self::default() };

@@ -38,7 +38,7 @@ struct QueuedTraces {
 /// Counts of spans by their outcome.
 #[derive(Debug, Default)]
 pub struct TraceCounts {
-    /// The collector took them.
+    /// The collector accepted them.
     pub sent: AtomicU64,
     /// The queue was full.
     pub dropped: AtomicU64,

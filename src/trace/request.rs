@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{SpanContext, Start, ids::child_id};
+use super::{RequestStart, SpanContext, ids::child_id};
 
 use crate::clock::Uptime;
 
@@ -24,7 +24,7 @@ pub struct RequestTrace {
     pub(super) link: Option<SpanContext>,
     /// The sender's `tracestate`.
     pub(super) state: Option<Box<str>>,
-    pub(super) start: Start,
+    pub(super) start: RequestStart,
     pub(super) end: Uptime,
     pub(super) children: Vec<Child>,
     /// The number of children beyond [`MAX_CHILDREN`].
@@ -125,7 +125,7 @@ pub struct RequestSummary {
 }
 
 impl RequestTrace {
-    pub(super) fn new(context: SpanContext, start: Start) -> Self {
+    pub(super) fn new(context: SpanContext, start: RequestStart) -> Self {
         Self {
             context,
             parent: None,

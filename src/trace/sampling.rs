@@ -12,7 +12,7 @@ const RANDOM_BITS: u32 = 56;
 /// Longest recorded `tracestate`, in bytes: the minimum that W3C Trace Context requires.
 const MAX_STATE: usize = 512;
 
-/// Whose `traceparent` is followed.
+/// The senders whose `traceparent` is trusted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParentTrust {
@@ -35,7 +35,7 @@ pub struct SamplingRules {
 
 /// The trace context that a request arrived with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received<'r> {
+pub struct ReceivedContext<'r> {
     /// The value of the only `traceparent`.
     pub parent: Option<&'r [u8]>,
     /// The value of the first `tracestate`.
@@ -46,7 +46,7 @@ pub struct Received<'r> {
 
 /// When a request began.
 #[derive(Clone, Copy, Debug)]
-pub struct Start {
+pub struct RequestStart {
     /// By the clock's uptime.
     pub uptime: Uptime,
     /// In ns since the epoch.
@@ -86,9 +86,9 @@ impl SamplingRules {
     /// new trace, whatever the sender's ids and flag.
     pub fn begin(
         &self,
-        received: Received<'_>,
+        received: ReceivedContext<'_>,
         ids: &IdSource,
-        start: impl FnOnce() -> Start,
+        start: impl FnOnce() -> RequestStart,
     ) -> SamplingDecision {
         let parent = received.parent.and_then(TraceParent::parse);
         let is_followed = match self.trust {
@@ -156,8 +156,8 @@ mod tests {
     const NOT_SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
     fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> SamplingDecision {
-        let received = Received { parent, state: Some(b"a=1"), is_trusted };
-        let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
+        let received = ReceivedContext { parent, state: Some(b"a=1"), is_trusted };
+        let start = || RequestStart { uptime: Uptime::ZERO, nanos: 0 };
         rules.begin(received, &IdSource::default(), start)
     }
 
@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn the_share_is_the_configured_one() {
         let (rules, ids) = (SamplingRules::new(0.1, ParentTrust::All), IdSource::default());
-        let received = Received { parent: None, state: None, is_trusted: false };
-        let start = || Start { uptime: Uptime::ZERO, nanos: 0 };
+        let received = ReceivedContext { parent: None, state: None, is_trusted: false };
+        let start = || RequestStart { uptime: Uptime::ZERO, nanos: 0 };
         let begun = (0..100_000).map(|_| rules.begin(received, &ids, start));
         let sampled =
             begun.filter(|tracing| matches!(tracing, SamplingDecision::Sampled(_))).count();

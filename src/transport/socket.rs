@@ -109,8 +109,8 @@ impl SharedSocket {
     }
 
     /// Enables TCP keep-alive, for a connection that may be silent for long.
-    pub fn keep_alive(&self) {
-        self.0.borrow().keep_alive();
+    pub fn enable_tcp_keepalive(&self) {
+        self.0.borrow().enable_tcp_keepalive();
     }
 
     /// Closes the writing side: the peer reads the end of the stream.

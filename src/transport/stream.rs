@@ -108,7 +108,7 @@ impl AsyncRead for RawSocket {
 }
 
 impl Transport {
-    /// The socket beneath TLS, if there is TLS.
+    /// The underlying socket, with or without TLS.
     pub fn socket(&self) -> &RawSocket {
         match self {
             Self::Plain(socket) => socket,
@@ -181,7 +181,7 @@ impl Transport {
 
     /// Enables TCP keep-alive: the kernel notices that the peer is gone about two minutes after its last
     /// byte.
-    pub(crate) fn keep_alive(&self) {
+    pub(crate) fn enable_tcp_keepalive(&self) {
         let probes = TcpKeepalive::new()
             .with_time(Duration::from_mins(1))
             .with_interval(Duration::from_secs(20))

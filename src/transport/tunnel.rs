@@ -117,7 +117,7 @@ enum Phase {
     Open,
     /// The source has ended; the target is closed after the last byte.
     SourceEnded,
-    /// The source failed. All bytes read from it are sent.
+    /// The source failed. All bytes read from it were sent, or dropped after [`FLUSH_TIMEOUT`].
     SourceFailed,
     /// The target was closed after the last byte.
     Ended,

@@ -13,8 +13,8 @@
 //!   attempts, or fewer if 100 take more than a second. Their latency is the geometric mean. Attempts sent
 //!   before the last decrease do not count: they waited in the queue that the decrease shortens.
 //! - **Base latency** is tracked while less than half of the limit is in use. Under load it is measured once
-//!   a minute, and when the latency stays above twice the base: the limit is halved until the latency falls
-//!   no further. Envoy instead measures at 3 requests in flight, and refuses more meanwhile.
+//!   a minute, and also when the latency stays above twice the base. A measurement halves the limit until
+//!   the latency falls no further. Envoy instead measures at 3 requests in flight, and refuses more meanwhile.
 //! - **Drops**: refused attempts and timeouts lower the limit by their share.
 //! - **Unused limits** do not grow: use of less than half the limit does not show whether
 //!   a higher one would hold.
@@ -170,7 +170,7 @@ impl AdaptiveLimit {
         let window = std::mem::replace(&mut self.window, Window::new(now));
         let latency = window.latency();
         match (self.phase, latency) {
-            // With half of the limit in use, the target is not loaded, so there is nothing to lower.
+            // With less than half of the limit in use, there is no queue, so halving the limit would show nothing.
             (AdaptivePhase::Measure { limit, .. }, Some(latency)) if !self.is_used(&window) => {
                 self.end_measurement(limit, latency, now);
             }

@@ -20,7 +20,7 @@ pub(super) struct ClientHoldings {
     total: AtomicU32,
 }
 
-/// Counts one for a client until it is dropped.
+/// Counts one place or buffer for a client until it is dropped.
 #[derive(Debug)]
 pub(super) struct Holding {
     counts: Arc<ClientHoldings>,
@@ -41,7 +41,7 @@ impl ClientHoldings {
         self.by_client.lock().get(&client).copied().unwrap_or(0)
     }
 
-    /// Counts one more for the client, whatever it holds.
+    /// Counts one more for the client, without a limit.
     pub(super) fn add(self: &Arc<Self>, client: IpAddr) -> Holding {
         *self.by_client.lock().entry(client).or_insert(0) += 1;
         self.total.fetch_add(1, Relaxed);

@@ -16,7 +16,7 @@ const BYTES_PER_TURN: usize = 4 * READ_SIZE;
 /// The state of a body that is compressed while it is read.
 pub(super) struct Compressed {
     compressor: Compressor,
-    /// Bytes that were read, and are compressed at once.
+    /// The bytes of the current read, which are compressed before the next one.
     read: Vec<u8>,
     /// The number of bytes that were compressed in this turn.
     turn: usize,

@@ -40,7 +40,7 @@ pub(super) struct UpstreamHttp1Connection {
     pub(super) idle_since: CoarseTime,
     /// True if the connection has carried an exchange before.
     pub(super) is_reused: bool,
-    /// True if a 101 has ended HTTP on it.
+    /// True once a 101 has switched the connection to another protocol.
     pub(super) is_upgraded: bool,
     /// Counts it as open.
     _guard: ConnectionGuard,
@@ -112,15 +112,15 @@ impl UpstreamHttp1Connection {
         .await
     }
 
-    /// Reads until the final response's head is complete, or that of a 101 to the upgrade that `outgoing`
-    /// asks for.
+    /// Reads until the head of the final response is complete, or the head of a 101 that accepts the upgrade
+    /// of `outgoing`.
     fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
         client: &dyn ClientStream,
         outgoing: &OutgoingRequest,
     ) -> Poll<io::Result<ResponseHead>> {
-        // A 101 before the end of the request does not answer its upgrade.
+        // A 101 before the request is fully sent cannot accept its upgrade.
         let upgrade = outgoing.upgrade().filter(|_| outgoing.is_fully_sent());
         loop {
             let Self { socket, buffer, head, response_started, .. } = self;

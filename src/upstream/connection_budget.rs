@@ -1,4 +1,4 @@
-//! [`ConnectionBudget`]: bounds the upstream connections of the process by the rest of its open-file limit.
+//! [`ConnectionBudget`]: bounds the upstream connections of the process to their share of the open-file limit.
 //!
 //! Idle connections make room before a request is refused: near the maximum, pools keep none, workers close
 //! theirs at the next sweep, and a worker that cannot open another closes its own at once.
@@ -97,7 +97,7 @@ pub(super) fn is_address_unavailable(error: &io::Error) -> bool {
     errno(error) == Some(Errno::ADDRNOTAVAIL)
 }
 
-/// The system's error, unwrapped from an error of TLS or HTTP/2.
+/// The system's error, unwrapped from a TLS or HTTP/2 error.
 fn errno(error: &io::Error) -> Option<Errno> {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
     Errno::from_io_error(inner.unwrap_or(error))

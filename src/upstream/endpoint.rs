@@ -43,8 +43,8 @@ pub(super) struct UpstreamLoad {
     pub(super) pending: PendingQueue,
     /// The buffers of transfers that wait for their clients.
     pub(super) buffers: Arc<ClientHoldings>,
-    /// Wakes the task that resolves names after a target went out of service, because its name may have
-    /// moved.
+    /// Wakes the task that resolves names after a target went out of service, because its name may now have
+    /// other addresses.
     pub(super) resolve_now: Notify,
     /// The connections of the process to all upstreams.
     pub(super) connection_budget: Arc<ConnectionBudget>,
@@ -142,7 +142,7 @@ impl EndpointState {
             address,
             protocol: Protocol::Http1,
             tls: None,
-            has_own_name: false,
+            has_configured_tls_name: false,
             resolved: None,
             send_proxy: None,
         };
@@ -215,7 +215,7 @@ impl EndpointState {
         }
     }
 
-    /// The share of its weight that errors leave to the endpoint at `now`, in 1/1024.
+    /// The share of its weight that the endpoint keeps after its errors at `now`, in 1/1024.
     pub(super) fn success_share(&self, now: CoarseTime) -> u32 {
         ErrorRate::from_bits(self.errors.load(Relaxed)).success_share(now)
     }
@@ -236,7 +236,7 @@ impl EndpointState {
             Failure::Reset | Failure::Malformed => 1,
             Failure::Timeout => 2,
             Failure::Status(_) => 3,
-            // Counted for each body.
+            // `count_broken_body` has already counted each body.
             Failure::BrokenBodies => return,
         };
         self.counters.failures[kind].fetch_add(1, Relaxed);
@@ -273,7 +273,7 @@ impl EndpointState {
         *self.change.lock() = change;
     }
 
-    /// Sets the bounds of adaptive concurrency; a limit within the same bounds stays.
+    /// Sets the bounds of adaptive concurrency. Unchanged bounds keep the current limit.
     pub(super) fn set_adaptive(
         &self,
         bounds: Option<ConcurrencyBounds>,

@@ -46,7 +46,7 @@ mod tests {
 
     fn target(address: ServerAddress, protocol: Protocol) -> Target {
         let (tls, resolved, send_proxy) = (None, None, None);
-        Target { address, protocol, tls, has_own_name: false, resolved, send_proxy }
+        Target { address, protocol, tls, has_configured_tls_name: false, resolved, send_proxy }
     }
 
     #[test]

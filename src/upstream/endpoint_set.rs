@@ -66,7 +66,7 @@ struct PriorityGroup {
 #[derive(Debug)]
 struct SetHealth {
     machine: UpstreamHealth,
-    /// True if another set has taken over: records made here would overwrite its views.
+    /// True if another set has taken over: changes recorded here would overwrite the new set's views.
     is_replaced: bool,
 }
 
@@ -110,7 +110,7 @@ impl EndpointSet {
             let has_state = |member: &Member| Arc::ptr_eq(&member.state, state);
             match self.members.iter().position(has_state) {
                 Some(index) => health.machine.targets()[index].clone(),
-                // The first endpoints of a name take its whole load.
+                // The first endpoints of a name must take its whole load at once, without slow start.
                 None if self.members.is_empty() => TargetHealth::new(),
                 None => TargetHealth::appearing(now),
             }
@@ -198,8 +198,8 @@ impl EndpointSet {
         self.servers.policy == Policy::Hash
     }
 
-    /// Chooses an endpoint for an attempt at `now`, a time of the health's clock; `None` if all endpoints
-    /// that `input` does not exclude are down, ejected or full.
+    /// Chooses an endpoint for an attempt at `now`, in uptime; `None` if all endpoints outside of
+    /// `input.excluded` are down, ejected or full.
     pub fn choose(&self, input: &PickRequest<'_>, now: CoarseTime) -> Option<Pick> {
         self.groups.iter().find_map(|group| {
             let view = SetView { set: self, group, now };
@@ -328,7 +328,7 @@ impl EndpointSet {
         }
     }
 
-    /// Logs a change of health, one line each.
+    /// Logs a change of health in one line.
     #[cold]
     fn log(&self, change: &HealthChange, clock: &Clock) {
         let endpoint = &self.members[change.index].state;
@@ -357,7 +357,13 @@ impl EndpointSet {
                 return;
             }
             HealthEvent::KeptInService { .. } => {
-                tracing::warn!(upstream, server, event, reason, "upstream server fails");
+                tracing::warn!(
+                    upstream,
+                    server,
+                    event,
+                    reason,
+                    "upstream server fails, but stays in service"
+                );
             }
             HealthEvent::Down { .. } => {
                 tracing::warn!(upstream, server, event, reason, "upstream server is down");

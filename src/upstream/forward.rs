@@ -3,7 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `attempt` | the choice of an endpoint, and the connection to it |
-//! | `exchange` | one exchange, on a connection of either version of HTTP |
+//! | `exchange` | one exchange, on an HTTP/1 or HTTP/2 connection |
 //! | `retry` | the decision to send a request again after a failed attempt |
 
 mod attempt;
@@ -59,8 +59,8 @@ pub enum UpstreamError {
         /// The time until one may be tried, in ms.
         retry_after: u64,
     },
-    /// No server has room for another request, and the queue is full.
-    #[error("the upstream is overloaded: all its servers have as many requests as they may")]
+    /// No server has room for another request, and the request cannot wait, or has waited too long.
+    #[error("the upstream is overloaded: all its servers are at their limits")]
     Overloaded,
     /// The gateway lacked a file descriptor, a port or memory for the request. No server is at fault.
     #[error("the gateway cannot open another connection: {0}")]
@@ -106,11 +106,11 @@ pub struct ForwardInput<'r> {
     pub client: &'r dyn ClientStream,
     /// The client's addresses, for the PROXY protocol.
     pub proxied: ProxiedClient,
-    /// The key by which `hash` chooses a target; `None` for other policies, and for ambiguous parts.
+    /// The key by which `hash` chooses a target; `None` for other policies, and if a part of the key is ambiguous.
     pub target_key: Option<TargetKey>,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
-    /// The client that holds its place; `None` without a client.
+    /// The client that holds the request's place; `None` for a mirrored copy.
     pub holder: Option<PlaceOwner<'r>>,
 }
 
@@ -177,8 +177,8 @@ impl LoadBalancer {
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
-    /// Closes the idle connections to endpoints where other workers need the room; near the maximum of the
-    /// process, closes all. Cheap without `max_connections`.
+    /// Closes the idle connections to endpoints where other workers need the room. Closes all idle ones if
+    /// the process is near its maximum number of connections. Cheap without `max_connections`.
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
         if self.state.load.connection_budget.is_scarce() {

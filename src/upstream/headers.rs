@@ -228,6 +228,7 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
         "retry-after",
         "location",
     ];
+    let is_protected = protected.contains(name) || protected.has_alias(name);
     let name = &*dashed_name(name);
     let starts = |prefix: &[u8]| {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
@@ -235,7 +236,7 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
     let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
     let by_prefix = is_x_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
     let by_role = is_hop_by_hop(name) || is_end_to_end(name);
-    !(by_role || by_prefix || forbidden || starts(b"if-") || protected.contains(name))
+    !(is_protected || by_role || by_prefix || forbidden || starts(b"if-"))
 }
 
 #[cfg(test)]
@@ -246,6 +247,7 @@ mod tests {
     fn trailers_for_framing_identity_and_limits_are_dropped() {
         let protected = ProtectedHeaders::new(&[
             HeaderName::from_static("x-api-key"),
+            HeaderName::from_static("x_plan"),
             http::header::AUTHORIZATION,
         ]);
         let kept = |name: &str| is_trailer_allowed(name.as_bytes(), &protected);
@@ -259,6 +261,8 @@ mod tests {
             "host",
             "X-Api-Key",
             "x_api_key",
+            "x_plan",
+            "X-Plan",
             "X-Forwarded-For",
             "X-Real-IP",
             "x_forwarded_host",

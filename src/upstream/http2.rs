@@ -34,9 +34,9 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 /// Maximum number of bytes of a request's body that wait for the server, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Maximum total padding charged to a connection's unread DATA frames, each of which counts as at least 256
-/// bytes. It allows about 130,000 frames until the streams' tasks run. One stream's window allows 13,000
-/// frames of ten bytes.
+/// Maximum overhead, in bytes, of a connection's unread DATA frames: the library charges each frame below 256
+/// bytes the difference to 256. It allows about 130,000 tiny frames until the streams' tasks run. One stream's
+/// window allows 13,000 frames of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 32 * 1024 * 1024;
 /// Maximum number of exchanges, cancelled in the last second, whose late frames are ignored.
 const MAX_REMEMBERED_RESETS: usize = 1024;
@@ -82,7 +82,7 @@ pub(super) struct Http2Slot {
     /// True if the connection has carried an exchange before.
     pub(super) is_reused: bool,
     /// True once an interim response has been forwarded.
-    pub(super) response_started: Cell<bool>,
+    pub(super) has_sent_interim: Cell<bool>,
 }
 
 impl Http2Connections {
@@ -105,7 +105,7 @@ impl Http2Connections {
         coarse_clock: &CoarseClock,
     ) -> io::Result<Http2Slot> {
         // A stream may be a tunnel.
-        transport.keep_alive();
+        transport.enable_tcp_keepalive();
         let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -149,13 +149,14 @@ impl Http2Connections {
         Ok(Http2Slot::on_new(connection, coarse_clock))
     }
 
-    /// Closes connections that are retired, or have been idle for longer than `limit` ms.
+    /// Closes connections that are retired, or have been idle for longer than `limit` ms; all idle ones if it is 0.
     pub(super) fn sweep(&self, now: CoarseTime, limit: u64) {
         let mut closing = self.closing.borrow_mut();
         self.open.borrow_mut().retain(|connection| {
             let is_idle = connection.streams.get() == 0;
             let idle_time = now.saturating_sub(connection.idle_since.get());
-            let closes = connection.is_retired.get() || is_idle && idle_time > limit;
+            let closes =
+                connection.is_retired.get() || is_idle && (limit == 0 || idle_time > limit);
             if closes {
                 let driver = connection.driver.clone();
                 let connection = Rc::downgrade(connection);
@@ -173,7 +174,7 @@ impl Http2Connections {
 }
 
 impl Closing {
-    /// True if the connection is closed. Closes it at once if it is late.
+    /// True if the connection is closed. Aborts it after [`CLOSE_TIMEOUT`] without exchanges.
     fn is_over(&mut self, now: CoarseTime) -> bool {
         if self.driver.is_finished() || self.connection.strong_count() > 0 {
             return self.driver.is_finished();
@@ -209,7 +210,7 @@ impl Http2Slot {
     fn on_new(connection: Rc<UpstreamHttp2Connection>, coarse_clock: &CoarseClock) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         let coarse_clock = coarse_clock.clone();
-        Self { connection, coarse_clock, is_reused: false, response_started: Cell::new(false) }
+        Self { connection, coarse_clock, is_reused: false, has_sent_interim: Cell::new(false) }
     }
 
     /// A place on a connection that has served before.

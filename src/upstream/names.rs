@@ -152,7 +152,7 @@ fn log_error(state: &UpstreamRuntime, last: &mut Option<String>, error: Option<S
     if let Some(error) = &error {
         tracing::warn!(upstream, error, "a name cannot be resolved; its last addresses are kept");
     } else {
-        tracing::info!(upstream, "all names are resolved again");
+        tracing::info!(upstream, "all names can be resolved again");
     }
     *last = error;
 }
@@ -222,7 +222,7 @@ async fn resolve_target(
 fn service_target(target: &Target, host: &str, port: u16) -> Target {
     let mut server = target.clone();
     server.address = ServerAddress::Tcp { host: host.into(), port };
-    if let Some(tls) = server.tls.as_mut().filter(|_| !target.has_own_name)
+    if let Some(tls) = server.tls.as_mut().filter(|_| !target.has_configured_tls_name)
         && let Ok(name) = ClientTls::server_name(host)
     {
         *tls = TargetTls { rules: tls.rules.clone(), name };

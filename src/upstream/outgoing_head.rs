@@ -209,7 +209,7 @@ impl OutgoingHead<'_> {
         forwarded
     }
 
-    /// Writes the fields for `X-Forwarded-*` and `Forwarded` that carry the peer's address and scheme.
+    /// Writes the `X-Forwarded-*` and `Forwarded` fields that carry the peer's address and scheme.
     fn write_peer(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
         let fields = &self.client.fields;
         if self.drops(b"x-forwarded-for") {
@@ -384,7 +384,7 @@ fn accepts_trailers(fields: &Fields) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Percent-encodes the one character that a target may have and [`http::Uri`] refuses.
+/// Percent-encodes the backtick, which a target may have and [`http::Uri`] refuses.
 fn uri_target(target: &str) -> Cow<'_, str> {
     if target.contains('`') { Cow::Owned(target.replace('`', "%60")) } else { target.into() }
 }

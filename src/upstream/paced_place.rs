@@ -69,12 +69,12 @@ impl PacedPlace {
         self.pace.add(bytes);
     }
 
-    /// Ends the wait for the client.
+    /// Records that the gateway no longer waits for the client.
     pub(super) fn stop(&mut self, now: CoarseTime) {
         self.pace.stop(now);
     }
 
-    /// Waits for the client. True if it loses the place.
+    /// Records that the gateway waits for the client. True if the client loses the place.
     pub(super) fn wait(&mut self, now: CoarseTime) -> bool {
         self.pace.wait(now);
         if now == std::mem::replace(&mut self.checked_at, now) {

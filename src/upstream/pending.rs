@@ -1,8 +1,8 @@
 //! [`PendingQueue`]: requests that wait for a target with room, in the order of their arrival.
 //!
 //! No client address can keep others out. If the queue is full, a request displaces the newest request of
-//! an address that has at least two more in the queue. Other requests overtake a request that waits because
-//! its own client holds its share.
+//! an address that has at least two requests more in the queue than its own address. Other requests overtake
+//! a request that waits because its client holds its share.
 
 use std::{
     collections::VecDeque,
@@ -45,7 +45,7 @@ struct Waiter {
     is_passed_over: AtomicBool,
 }
 
-/// A place in the queue. Dropping it leaves the queue, and wakes the next one.
+/// A position in the queue. Dropping it leaves the queue, and wakes the next request.
 #[derive(Debug)]
 pub(super) struct PendingTicket<'q> {
     queue: &'q PendingQueue,
@@ -147,7 +147,7 @@ impl Waiter {
 }
 
 impl PendingTicket<'_> {
-    /// True if no request that waits longer takes the next place.
+    /// True if this request may try for a place: it is the first, or others may overtake it.
     pub(super) fn is_first(&self) -> bool {
         let is_own = |first: &Arc<Waiter>| Arc::ptr_eq(first, &self.waiter);
         self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)

@@ -70,9 +70,9 @@ pub(super) enum UpstreamConnection {
 pub(super) struct ConnectionNeeds {
     /// True if the request asks for an upgrade.
     pub(super) is_upgrade: bool,
-    /// True if the server had closed the last HTTP/1 connection while it was idle, so that a new one is
-    /// needed.
-    pub(super) is_fresh: bool,
+    /// True if no idle HTTP/1 connection may be used: the server had closed the last one, or the attempt is a
+    /// trial.
+    pub(super) needs_new_connection: bool,
     /// The client, for the PROXY protocol.
     pub(super) proxied: ProxiedClient,
     /// Maximum number of connections to the endpoint, over all workers; `None`: unlimited.
@@ -147,7 +147,7 @@ impl Drop for ConnectWaiter<'_> {
     }
 }
 
-/// Performs the handshake. With `is_http1`, offers only HTTP/1.1.
+/// Performs the TLS handshake by the rules of `config`, and checks the server's name by `tls`.
 pub(super) async fn handshake(
     tls: &TargetTls,
     config: &Arc<ClientConfig>,
@@ -219,7 +219,7 @@ impl Pool {
                 return slot.map(UpstreamConnection::Http2);
             }
         }
-        if wanted.is_fresh {
+        if wanted.needs_new_connection {
             return None;
         }
         let mut idle = self.idle.borrow_mut();

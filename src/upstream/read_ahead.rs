@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{http1::BodyEncoder, transport::read_buffer::READ_SIZE};
 
-/// Bytes of a response, read ahead so that its place at the target becomes free. While the client does not
-/// read and the buffer is full, it also holds the place.
+/// Bytes of a response, read ahead so that its place at the target becomes free. While the buffer is full and
+/// the client does not read, the client holds the place.
 pub(super) struct ReadAhead {
     pub(super) bytes: Vec<u8>,
     /// Number of `bytes` that were taken.
@@ -83,15 +83,15 @@ impl ReadAhead {
         }
     }
 
-    /// Waits for the target.
-    pub(super) fn await_target(&mut self, in_flight: &InFlight) {
+    /// Records that the response waits for the target.
+    pub(super) fn mark_waiting_for_target(&mut self, in_flight: &InFlight) {
         if let Some(place) = &mut self.place {
             place.stop(in_flight.pool().now());
         }
     }
 
-    /// Waits for the client, which does not read while the buffer is full.
-    pub(super) fn await_client(&mut self, in_flight: &InFlight) -> ReadAheadOutcome {
+    /// Records that the response waits for the client, which does not read while the buffer is full.
+    pub(super) fn mark_waiting_for_client(&mut self, in_flight: &InFlight) -> ReadAheadOutcome {
         let now = in_flight.pool().now();
         if self.place.is_none() {
             self.place = in_flight.pace(now);
@@ -100,7 +100,7 @@ impl ReadAhead {
         if place.wait(now) { ReadAheadOutcome::Lost } else { ReadAheadOutcome::Paced }
     }
 
-    /// Ends the request's hold on its place.
+    /// Ends the client's hold on the place.
     pub(super) fn release_place(&mut self) {
         self.place = None;
     }

@@ -157,7 +157,7 @@ impl UpstreamRuntime {
         }
     }
 
-    /// The time for health: the process's, which only goes forward.
+    /// The time for health: the process's uptime, which only goes forward.
     pub fn now(&self) -> CoarseTime {
         self.clock.uptime().to_coarse()
     }

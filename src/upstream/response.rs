@@ -194,7 +194,7 @@ fn poll_source(
     let polled = source.poll_body(cx, encoder, out);
     match (&polled, source.in_flight()) {
         (Poll::Ready(Ok(count)), _) => ahead.add(*count),
-        (Poll::Pending, Some(in_flight)) => ahead.await_target(in_flight),
+        (Poll::Pending, Some(in_flight)) => ahead.mark_waiting_for_target(in_flight),
         _ => {}
     }
     polled
@@ -231,14 +231,14 @@ impl BodySource {
                 if ahead.is_full()
                     && let Some(in_flight) = self.in_flight()
                 {
-                    return ahead.await_client(in_flight);
+                    return ahead.mark_waiting_for_client(in_flight);
                 }
                 match self.poll_body(cx, BodyEncoder::Plain, &mut ahead.bytes) {
                     Poll::Ready(Ok(_)) => {}
                     Poll::Ready(Err(failure)) => ahead.failure = Some(failure),
                     Poll::Pending => {
                         if let Some(in_flight) = self.in_flight() {
-                            ahead.await_target(in_flight);
+                            ahead.mark_waiting_for_target(in_flight);
                         }
                         return ReadAheadOutcome::Unpaced;
                     }

@@ -17,8 +17,8 @@
 //! - **Bound**: the suspicion behind an ejection may be wrong: the fault may be the network's or the
 //!   requests'. So at most a share of the targets is ejected, and the last one in service only after each
 //!   target has failed the full number of times in a row. Then all are down, and each is tried once a second.
-//! - **Active**: a target that its health checks find down is measured, not suspected, and does not count in
-//!   the share. Passed health checks end an ejection early, with a trial.
+//! - **Active**: a target that its health checks find down is known to be down, not just suspected, so it does
+//!   not count in the share. Passed health checks end an ejection early, with a trial.
 //!
 //! Envoy's outlier detection has the same parts. Times are in ms of any clock that only goes forward.
 
@@ -105,7 +105,8 @@ impl UpstreamHealth {
     }
 
     /// Claims the trial of a target whose ejection has ended. False if another attempt has it. If its result
-    /// is not recorded, the next trial may begin after the duration of a first ejection.
+    /// is not recorded, the next trial may begin after the duration of a first ejection, but after at most
+    /// [`ALL_DOWN_TRIAL_INTERVAL`] while all are down.
     pub fn begin_trial(&mut self, index: usize, now: CoarseTime) -> bool {
         let lease = if self.is_all_down() {
             self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL)
@@ -326,8 +327,9 @@ impl UpstreamHealth {
         }
         let excess = self.ejected_count().saturating_sub(self.max_ejected());
         for _ in 0..excess {
-            let ejected_count = self.targets.iter().enumerate().filter(|(_, one)| one.is_suspect());
-            let Some((index, _)) = ejected_count.min_by_key(|(_, one)| one.ejected_until()) else {
+            let ejected =
+                self.targets.iter().enumerate().filter(|(_, one)| one.counts_as_ejected());
+            let Some((index, _)) = ejected.min_by_key(|(_, one)| one.ejected_until()) else {
                 break;
             };
             self.targets[index].return_to_service(&self.settings, now);
@@ -354,7 +356,7 @@ impl UpstreamHealth {
 
     /// The number of ejected targets.
     fn ejected_count(&self) -> usize {
-        self.targets.iter().filter(|target| target.is_suspect()).count()
+        self.targets.iter().filter(|target| target.counts_as_ejected()).count()
     }
 
     /// The maximum number of ejected targets while one works.

@@ -43,7 +43,7 @@ impl UpstreamTunnel {
         connection: UpstreamHttp1Connection,
         in_flight: InFlight,
     ) -> Self {
-        connection.socket.keep_alive();
+        connection.socket.enable_tcp_keepalive();
         let end = End::Http1(connection);
         Self { protocol: protocol_of(outgoing), end, _in_flight: in_flight }
     }

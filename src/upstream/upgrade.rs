@@ -22,7 +22,7 @@ pub(super) struct UpgradeRequest {
 }
 
 /// The value of `Sec-WebSocket-Key`. RFC 8441 does not use it, but a proxy between HTTP/1 and HTTP/2, such as
-/// Envoy, may forward the client's and rely on the server's accept.
+/// Envoy, may forward the client's key and expect the server's `Sec-WebSocket-Accept`.
 #[derive(Clone, Debug)]
 enum WebSocketKey {
     /// Another protocol, or an HTTP/1 client that sent no key.

@@ -65,7 +65,7 @@ pub struct BufferedUpload {
 #[derive(Default)]
 struct BufferedBody {
     bytes: Vec<u8>,
-    /// Number of `bytes` that were read.
+    /// Number of `bytes` that were already forwarded.
     start: usize,
     /// Number of bytes that have arrived.
     received: u64,
@@ -176,7 +176,7 @@ impl BufferedUpload {
         body.has_ended || self.client.length() == BodyLength::Known(body.received)
     }
 
-    /// Replaces the request's place with this one.
+    /// Sets the place that the body holds at the client's pace; `None` releases it.
     pub(super) fn hold(&self, place: Option<Box<PacedPlace>>) {
         self.body.borrow_mut().place = place;
     }

@@ -1,4 +1,4 @@
-//! Accepts connections, within the bounds of the process and of each client, and serves each to its close.
+//! Accepts connections, within the bounds of the process and of each client, and serves each until it closes.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use crate::{
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
-    tls::SelectedName,
+    tls::SelectedCertificate,
     upstream::{PeerAddress, ProxiedClient},
 };
 
@@ -147,7 +147,7 @@ impl Worker {
         false
     }
 
-    /// Serves a connection from its accept to its close.
+    /// Serves an accepted connection until it closes.
     async fn serve(
         self: Rc<Self>,
         origin: ConnectionOrigin,
@@ -207,7 +207,7 @@ impl Worker {
     fn peer(
         &self,
         mut addresses: ProxiedClient,
-        certificate: Option<SelectedName>,
+        certificate: Option<SelectedCertificate>,
         rules: &ListenerRules,
     ) -> Peer {
         let ip = client::canonical_address(addresses.source.ip());
@@ -229,7 +229,7 @@ impl Worker {
             HandshakeError::NotTls | HandshakeError::Tls(_) => OpeningFailure::Tls,
             HandshakeError::Timeout => OpeningFailure::Timeout,
             HandshakeError::Closed(_) => OpeningFailure::Closed,
-            // Counted by `admit_client`.
+            // `admit_client` counts refusals; a stop is no failure.
             HandshakeError::Refused | HandshakeError::Stopping => return,
         };
         self.gateway.metrics().count_opening_failure(failure);

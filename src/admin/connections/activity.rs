@@ -1,4 +1,4 @@
-//! [`Activity`]: the activity of an admin connection, which decides if it is closed at the bound.
+//! [`Activity`]: the activity of an admin connection, which decides if it is closed to make room for another.
 
 use std::{
     pin::Pin,
@@ -60,7 +60,7 @@ impl Activity {
         })
     }
 
-    /// Records if the request has the token.
+    /// Records whether the request has the token, or needs none.
     pub(in crate::admin) fn set_authenticated(&self, is_authenticated: bool) {
         self.is_authenticated.store(is_authenticated, Relaxed);
     }

@@ -14,7 +14,7 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
 use crate::limit::{Admission, Charge, Key, Outcome};
 use crate::plan::{
-    self, CallerNumber, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
+    self, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
     RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
 };
 use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
@@ -26,7 +26,7 @@ use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
 const SECRET: KeySecret = KeySecret(0, 0);
 /// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The place of the real
 /// caller is unknown here, because it depends on the gateway's secret.
-const EXAMPLE_CALLER: CallerNumber = CallerNumber::Fixed(99);
+const EXAMPLE_CALLER: CallerBucket = CallerBucket::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]

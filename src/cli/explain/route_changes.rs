@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::http1::RequestHead;
-use crate::plan::{CallerNumber, RequestAttributes, RequestSource, RoutedRequest};
+use crate::plan::{CallerBucket, RequestAttributes, RequestSource, RoutedRequest};
 use crate::snapshot::{Route, Snapshot};
 use crate::template::HeaderRules;
 use crate::upstream::HostRule;
@@ -62,7 +62,7 @@ impl RouteChanges {
     ) -> Self {
         let mut shares: Vec<Share> = Vec::new();
         for caller in 0..100 {
-            let source = RequestSource::Request { peer, caller: CallerNumber::Fixed(caller) };
+            let source = RequestSource::Request { peer, caller: CallerBucket::Fixed(caller) };
             let found = attributes.find_route(snapshot, &source);
             let Some(other) = found.ok().filter(|found| Some(found.index) != index) else {
                 continue;

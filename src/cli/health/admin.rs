@@ -124,7 +124,7 @@ fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
 
 /// The endpoint of the configuration at `path`.
 ///
-/// Faults of the file outside of `admin` do not matter: a gateway refuses such a file at a reload, and runs on.
+/// Faults outside of `admin` do not matter: a gateway that refused the file at a reload still runs.
 pub(super) fn endpoint(
     path: &Path,
     timeout: Duration,

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::iter;
 
-use crate::replay::report::{ConfigResult, Difference, Report, Row};
+use crate::replay::report::{ConfigResult, Difference, Report, ReportRow};
 
 /// Prints a report as text.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -74,7 +74,7 @@ fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
     table(&["caller", "requests", "refused", "by"], &[1, 2], callers, out)
 }
 
-fn rows(what: &str, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+fn rows(what: &str, rows: &[ReportRow], out: &mut dyn Write) -> io::Result<()> {
     let none = || "-".to_owned();
     let cells = rows.iter().map(|row| {
         let first = row.first_refusal.as_ref();

@@ -11,8 +11,8 @@ const MIN_STREAMS: u32 = 500;
 const MIN_CONTROL_FRAMES: u64 = 1000;
 /// Maximum number of control frames for each frame of a head or a body that the client sends.
 const MAX_CONTROL_PER_CONTENT: u64 = 10;
-/// Number of body bytes sent to the client that allow one control frame. Clients return their windows for
-/// many bytes at a time.
+/// Number of body bytes sent to the client that allow one control frame. A client sends one WINDOW_UPDATE for many
+/// bytes.
 const BYTES_PER_CONTROL: u64 = 64;
 
 /// Counts of one client's activity in the current second.
@@ -60,7 +60,7 @@ impl FloodDetector {
     }
 
     /// True if the client reset more than half of its streams (CVE-2023-44487), or sent more control frames
-    /// than its content allows (CVE-2019-9511, 9512, 9513, 9515).
+    /// than the content in both directions allows (CVE-2019-9511, 9512, 9513, 9515).
     pub(super) fn is_detected(&self) -> bool {
         let (accepted, reset) = (self.accepted.get(), self.reset.get());
         let FrameCounts { content, control } = self.received.get();

@@ -82,7 +82,7 @@ impl ReadBudget {
 }
 
 impl PrefixedStream {
-    /// A stream that returns `before` first.
+    /// A stream that returns `already_read` first.
     pub(super) fn new(already_read: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
         Self { already_read, socket, counter: FrameCounter::default(), turn: Rc::default() }

@@ -23,7 +23,7 @@ use crate::{
     upstream::ResponseBody,
 };
 
-/// Writes `response`, or begins its tunnel, and logs its request.
+/// Writes `response`, or runs its tunnel to the end, and logs its request.
 pub(super) async fn write(stream: &Http2Stream, response: Response) {
     if let Content::Tunnel(_) = response.content {
         // Boxed, so that other responses do not carry its state.
@@ -132,7 +132,7 @@ impl BodySink for Http2Sink<'_> {
         Poll::Ready(sent.map_err(|_| CutReason::ClientClosed))
     }
 
-    /// The connection's task writes frames without being asked.
+    /// Does nothing: the connection's task flushes the frames.
     fn flush(&mut self, _: &mut Context<'_>) -> Result<(), CutReason> {
         Ok(())
     }
@@ -168,7 +168,7 @@ async fn tunnel(stream: &Http2Stream, response: Response) {
         let outcome = tunnel.poll(cx, stream.state());
         let bytes = tunnel.bytes();
         stream.count_sent(bytes.0 - before.0);
-        // The future may be dropped at any time.
+        // Recorded at each poll, because the future may be dropped at any time.
         request.ledger_mut().set_tunnel_bytes(bytes);
         outcome
     });

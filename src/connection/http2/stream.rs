@@ -102,7 +102,7 @@ impl Http2Stream {
         }
     }
 
-    /// True if the connection has room for a head of `bytes`.
+    /// Reserves room in the connection for a head of `bytes`. False if there is none.
     fn reserve_head(&self, bytes: usize) -> bool {
         let has_room = self.connection.reserve_head(bytes);
         self.head_bytes.set(if has_room { bytes } else { 0 });
@@ -181,14 +181,14 @@ impl Http2Stream {
         self.connection.flood.count_reset(self.connection.coarse_clock.now());
     }
 
-    /// Ready if the connection may take more data.
+    /// Ready if the connection has room for more data to send.
     pub(super) fn poll_send_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.connection.send_queue.poll_room(cx)
+        self.connection.send_budget.poll_room(cx)
     }
 
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
-        self.connection.send_queue.add(bytes as usize);
+        self.connection.send_budget.add(bytes as usize);
         self.connection.flood.count_sent(self.connection.coarse_clock.now(), bytes);
     }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 request heads: RFC 9113, 8.3. Pure.
 //!
-//! The result is the same [`RequestHead`] as for HTTP/1, checked by the same rules, so nothing behind
-//! it depends on the version.
+//! The result is the same [`RequestHead`] as for HTTP/1, checked by the same rules, so routing and limits do
+//! not depend on the version.
 
 use h2::ext::Protocol;
 use http::{Method, request::Parts};
@@ -28,7 +28,7 @@ impl RequestHead {
     /// CONNECT (RFC 8441) becomes the equivalent HTTP/1 GET with `Upgrade`; the stream's data is not a body.
     ///
     /// # Errors
-    /// A part is malformed, `Host` contradicts `:authority`, a field concerns an HTTP/1 connection, or the
+    /// A part is malformed, `Host` contradicts `:authority`, a field is specific to HTTP/1 connections, or the
     /// head exceeds `bounds`.
     pub fn from_http2(
         parts: &Parts,
@@ -151,7 +151,7 @@ fn add_fields(
     Ok(())
 }
 
-/// True if a field concerns an HTTP/1 connection: RFC 9113, 8.2.2.
+/// True if a field is specific to HTTP/1 connections: RFC 9113, 8.2.2.
 fn is_connection_field(name: &str) -> bool {
     matches!(
         name,

@@ -45,7 +45,7 @@ proptest! {
         let (mut held, mut lost) = (Vec::<(StoreTime, u32)>::new(), Vec::<(StoreTime, u32)>::new());
         for (later, step) in steps {
             now += later;
-            let lasts = |(at, _): &(StoreTime, u32)| lease_end(&quota, *at) > now;
+            let lasts = |(at, _): &(StoreTime, u32)| permit_end(&quota, *at) > now;
             // A lease that was not renewed in time has ended.
             held.retain(lasts);
             lost.retain(lasts);
@@ -94,7 +94,7 @@ fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
     assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 250, 1).used, 1, "no such lease");
     assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 500, 9).used, 0, "never below 0");
     assert!(admit(&mut state, &quota, NOW + 700, 3).admitted);
-    let end = lease_end(&quota, NOW + 700);
+    let end = permit_end(&quota, NOW + 700);
     assert_eq!(decide(&mut state, &quota, end - 1, 1).retry_at, Some(end));
     let ended = decide(&mut state, &quota, end, 1);
     assert!(ended.admitted && ended.used == 0, "the lease has ended");
@@ -107,7 +107,7 @@ fn a_lease_lasts_the_window_rounded_up() {
     for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
         let quota = Quota::new(1, window, Algorithm::Concurrency);
         for at in (0..1_000).map(|n| NOW + 17 * n) {
-            let longer = lease_end(&quota, at) - at - window;
+            let longer = permit_end(&quota, at) - at - window;
             assert!(longer < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");
         }
     }
@@ -130,7 +130,7 @@ fn after_a_clock_set_back_leases_end_within_a_window() {
     charge(&mut state, &quota, NOW + 1_000_000, 1);
     charge(&mut state, &quota, NOW + 1_000_001, 2);
     let refused = decide(&mut state, &quota, NOW, 1);
-    let end = lease_end(&quota, NOW);
+    let end = permit_end(&quota, NOW);
     assert_eq!((refused.used, refused.retry_at), (3, Some(end)));
     assert!(decide(&mut state, &quota, end, 3).admitted);
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::route::condition::{Condition, ValueSource, ValueTest};
 
-/// The rank of what follows a prefix.
+/// The rank of the path below a prefix.
 const BELOW: Rank = (0, 0, false, 0);
 
 /// The specificity of a pattern's segment: its kind, the number of fixed bytes, whether it is `{name}` and

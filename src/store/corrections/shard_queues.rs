@@ -17,7 +17,8 @@ pub(super) const CAPACITY: usize = 1 << 16;
 /// Maximum number of corrections in one call.
 pub(super) const MAX_BATCH: usize = 64;
 
-/// Maximum number of calls in flight. In a Cluster, nearly every record is on a shard (slot) of its own.
+/// Maximum number of calls in flight. In a Cluster, nearly every record has a shard (slot) of its own, so the
+/// number of queues does not bound the calls.
 pub(super) const MAX_SENDERS: usize = 16;
 
 /// Maximum number of queues whose lengths are summed to check the invariants.
@@ -42,7 +43,7 @@ pub(super) struct PendingCorrection {
     /// The monotonic time at which it was pushed.
     pub(super) pushed_at: MonotonicTime,
     /// True if Redis has refused it once.
-    pub(super) is_retry: bool,
+    pub(super) was_refused: bool,
 }
 
 impl PendingCorrection {
@@ -59,7 +60,7 @@ impl PendingCorrection {
     /// merged.
     fn try_coalesce(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key
-            && (self.reason, self.is_retry) == (other.reason, other.is_retry)
+            && (self.reason, self.was_refused) == (other.reason, other.was_refused)
             && self.limit.quota == other.limit.quota
             && self.limit.identity == other.limit.identity;
         let sum = self.change.cost().checked_add(other.change.cost());
@@ -148,7 +149,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         oldest
     }
 
-    /// Starts a sender if one more is useful. True if it did.
+    /// Counts a new sender if one more is useful. If it returns true, the caller must run that sender.
     pub(super) fn start_sender(&mut self) -> bool {
         // Running senders without a batch will take the first ready queues.
         let is_useful =

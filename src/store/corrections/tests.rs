@@ -17,7 +17,7 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
         change: Change::Refund { charged_at: StoreTime::from_unix_ms(1), cost: 5 },
         reason,
         pushed_at: MonotonicTime::ZERO,
-        is_retry: false,
+        was_refused: false,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Ranks records for eviction from a full store.
 //!
-//! An evicted record loses its count. Records are therefore ranked by the used share of their quota, then by
-//! requests, then by age. A flood of made-up keys is then evicted first: each key is charged once, at
-//! whatever cost, and is newer than the callers that it competes with. No bounded store can distinguish one
-//! kind of flood from callers: a flood with enough keys to fill the store, each of which makes as many
+//! An evicted record loses its count. Records are therefore ranked by the used share of their quota times
+//! their number of charges, then by age. A flood of made-up keys is then evicted first: each key is charged
+//! once, with any cost, and is newer than the callers that it competes with. No bounded store can distinguish
+//! one kind of flood from callers: a flood with enough keys to fill the store, each of which makes as many
 //! requests (up to [`MAX_LEVEL`]) and uses as much of its quota as a caller.
 
 use crate::{clock::StoreTime, limit::Decision};
@@ -15,8 +15,8 @@ const MAX_LEVEL: u32 = 15;
 /// Creation times are in ms, modulo 2^24 (4.6 hours).
 const AGE_MASK: u32 = (1 << 24) - 1;
 
-/// Maximum age, in ms (2.3 hours). Sweeps reset older records to it, so that the creation time does not
-/// overflow.
+/// Maximum age, in ms (2.3 hours). Sweeps set the age of older records to it, so that the creation time does
+/// not wrap around.
 const MAX_AGE: u32 = AGE_MASK / 2;
 
 /// The number of charges (4 bits), the used share of the quota (4 bits) and the creation time (24 bits).

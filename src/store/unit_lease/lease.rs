@@ -26,8 +26,8 @@
 //!            +-----------+
 //! ```
 //!
-//! Requests wait only while a fetch is in flight. `Discarded` is a fetch whose record the operator has
-//! deleted since: the lease holds nothing, and units that the waiting requests do not need are discarded.
+//! Requests wait only while a fetch is in flight. In `Discarded`, the operator has deleted the record since
+//! the fetch began: the lease holds nothing, and units that the waiting requests do not need are discarded.
 
 use std::{mem, sync::Arc};
 
@@ -181,14 +181,14 @@ impl<W: LeaseWaiter> Lease<W> {
         debug_assert!(
             self.units.count == 0
                 || self.units.end > StoreTime::ZERO && self.units.end == self.snapshot.end,
-            "units of another sub-window than that of the last reply"
+            "units of a sub-window other than that of the last reply"
         );
         debug_assert!(
             self.unspent.iter().enumerate().all(|(index, unspent)| {
                 let mut later = self.unspent[index + 1..].iter();
                 unspent.units > 0 && later.all(|other| other.charged_at != unspent.charged_at)
             }),
-            "units to be returned are none, or twice of the same time"
+            "an entry without units to return, or two entries of one time"
         );
     }
 

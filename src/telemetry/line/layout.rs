@@ -18,7 +18,7 @@ pub enum AccessFormat {
     Json,
     /// The format `combined` of nginx and Apache.
     Combined,
-    /// Words for people.
+    /// A readable line.
     Text {
         /// A terminal's escape sequences.
         colours: Colours,

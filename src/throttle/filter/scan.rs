@@ -86,7 +86,7 @@ fn folded(words: &[impl AtomicWord], positions: usize, at: usize) -> u32 {
     words[at..].iter().step_by(positions).fold(0, |all, word| all | word.load(Relaxed))
 }
 
-/// Adds the bits of `mask` in `theirs` to `ours`, at the positions `part` of the larger of both.
+/// Adds the bits of `mask` in `theirs` to `ours`, at the positions `part` of the larger of the two.
 pub(super) fn absorb<W: AtomicWord>(ours: &[W], theirs: &[W], part: Range<usize>, mask: u32) {
     let (mut to, mut from) = (part.start % ours.len(), part.start % theirs.len());
     for _ in part {

@@ -44,9 +44,9 @@ impl GenerationTable {
         self.slots.iter().filter(move |state| live.contains(&state.index))
     }
 
-    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones: those with the
-    /// oldest attempt first and, among equals, the newest. Then come others, round-robin: at least one, and
-    /// as many as bring the total to `at_least`.
+    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones, ordered by their
+    /// last attempt (the oldest attempt first), then by age (the newest generation first). Then come others,
+    /// round-robin: at least one, and enough to bring the total to `at_least`.
     pub(super) fn select(
         &mut self,
         older: RangeInclusive<u64>,

@@ -12,7 +12,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::Uptime,
-    trace::{IdSource, ParentTrust, PeerServer, Received, SamplingDecision, SamplingRules, Start},
+    trace::{
+        IdSource, ParentTrust, PeerServer, ReceivedContext, RequestStart, SamplingDecision,
+        SamplingRules,
+    },
 };
 
 /// A clock's uptime.
@@ -21,8 +24,8 @@ fn ms(time: u64) -> Uptime {
 }
 
 fn begin(parent: Option<&[u8]>) -> Box<RequestTrace> {
-    let received = Received { parent, state: Some(b"vendor=1"), is_trusted: false };
-    let start = || Start { uptime: ms(100), nanos: 1_700_000_000_000_000_000 };
+    let received = ReceivedContext { parent, state: Some(b"vendor=1"), is_trusted: false };
+    let start = || RequestStart { uptime: ms(100), nanos: 1_700_000_000_000_000_000 };
     let rules = SamplingRules::new(1.0, ParentTrust::All);
     match rules.begin(received, &IdSource::default(), start) {
         SamplingDecision::Sampled(trace) => trace,

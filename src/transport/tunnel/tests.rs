@@ -210,7 +210,7 @@ fn an_idle_tunnel_is_aborted() {
     let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
     state.begin_request();
     state.begin_tunnel(Some(100));
-    state.expire(crate::connection_state::Timeout::Tunnel);
+    state.expire(crate::connection_state::ExpiredDeadline::Tunnel);
     let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
     assert_eq!(polled, Poll::Ready(TunnelOutcome::TimedOut));
     assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);

@@ -53,7 +53,7 @@ pub(crate) struct Simulation {
     pub(crate) timeout: u64,
     /// The duration, in us.
     pub(crate) duration: u64,
-    /// In ascending order, the first from 0.
+    /// Sorted by `from`; the first starts at 0.
     pub(crate) capacities: Vec<Capacity>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Second {
     pub(crate) answered: u64,
     /// Refused at the limit.
     pub(crate) refused: u64,
-    /// Given up.
+    /// The client gave up.
     pub(crate) timed_out: u64,
     /// The sum of the latencies of answered requests, in us.
     pub(crate) latency: u64,

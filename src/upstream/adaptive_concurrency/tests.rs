@@ -21,8 +21,8 @@ impl Limiter for AdaptiveLimit {
     }
 }
 
-/// 30 workers of 10 ms: a capacity of 3,000 requests a second, of which 80 % are requested. From 20 s to 40 s
-/// the capacity is a third: `fallen`.
+/// 30 workers with 10 ms each serve 3,000 requests a second; the load is 80 % of that. From 20 s to 40 s the
+/// capacity is `fallen`, a third.
 fn falling(fallen: Capacity) -> Simulation {
     let whole = Capacity { from: 0, workers: 30, service: 10_000 };
     Simulation {
@@ -211,7 +211,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// A server of any size is not limited at half its capacity, nor overloaded by twice its capacity.
+    /// A server of any size refuses few requests at half its capacity, and still serves most of its capacity when
+    /// twice as much is requested.
     #[test]
     fn the_limit_fits_servers_of_any_size(
         workers in 8_u32..50,

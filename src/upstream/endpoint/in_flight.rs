@@ -59,7 +59,7 @@ impl InFlight {
         Ok(begun)
     }
 
-    /// Begins a request at the endpoint of `pool` instead of this one, even if it has no room.
+    /// Moves the request to the endpoint of `pool`, even if that endpoint has no room.
     pub(in crate::upstream) fn move_to(&mut self, pool: &Rc<Pool>, set: &EndpointSet) {
         let mut moved = Self::counted(pool.endpoint().count_request(), pool, set);
         moved.holder = self.holder.take();
@@ -75,14 +75,14 @@ impl InFlight {
         *self = moved;
     }
 
-    /// Counts the request as held at the client's pace, whatever the client's share is; `None` without bounds.
+    /// Counts the request as held at the client's pace, even beyond the client's share; `None` without bounds.
     pub(in crate::upstream) fn pace(&self, now: CoarseTime) -> Option<PacedPlace> {
         let PlaceHolder { held, set, .. } = self.holder()?;
         let endpoint = self.pool.endpoint();
         Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))
     }
 
-    /// Takes the count of a place held at the client's pace.
+    /// Takes the count of the request's place, if it is held at the client's pace.
     pub(in crate::upstream) fn take_paced(&mut self) -> Option<Box<PacedPlace>> {
         self.holder.as_mut()?.paced.take()
     }
@@ -120,7 +120,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // Before a wake: the next request may be the same client's.
+        // Frees the client's share before the wake: the next request may be the same client's.
         drop(self.holder.take());
         let endpoint = self.pool.endpoint();
         endpoint.in_flight.fetch_sub(1, Relaxed);
@@ -141,7 +141,7 @@ impl ConnectionGuard {
     /// Counts a connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::QuotaExceeded`] if `max_connections` are open to the endpoint. A shortage if the
+    /// [`io::ErrorKind::QuotaExceeded`] if `max_connections` are open to the endpoint. `EMFILE` if the
     /// process has reached its own maximum.
     pub(in crate::upstream) fn open(
         endpoint: &Arc<EndpointState>,

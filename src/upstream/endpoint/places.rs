@@ -9,7 +9,7 @@ use super::{EndpointState, NO_LIMIT};
 use crate::upstream::{Bounds, client_holdings::ClientHoldings};
 
 impl EndpointState {
-    /// The maximum of requests in flight, from the configured one and adaptive concurrency.
+    /// The maximum number of requests in flight: the lower of `max_requests` and the adaptive limit.
     pub(super) fn request_limit(&self, max_requests: Option<u32>) -> u32 {
         self.adaptive_limit.load(Relaxed).min(max_requests.unwrap_or(NO_LIMIT))
     }

@@ -130,7 +130,12 @@ impl<'r> RequestAttempts<'r> {
             client: input.client,
             attempts,
             trace,
-            wanted: ConnectionNeeds { is_upgrade, is_fresh: false, proxied, max_connections },
+            wanted: ConnectionNeeds {
+                is_upgrade,
+                needs_new_connection: false,
+                proxied,
+                max_connections,
+            },
             turn,
             target_key: input.target_key,
             excluded: SmallVec::new(),
@@ -152,7 +157,7 @@ impl<'r> RequestAttempts<'r> {
     fn choose(&self, now: CoarseTime) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,
-            // Ambiguous parts have no key: their requests share a target.
+            // An ambiguous key counts as missing: requests without a key share a target.
             key: self.target_key.unwrap_or_default(),
             random: self.balancer.random(),
             excluded: &self.excluded,
@@ -162,7 +167,7 @@ impl<'r> RequestAttempts<'r> {
 
     /// Excludes a failed endpoint from the next attempts.
     pub(super) fn exclude(&mut self, index: usize) {
-        self.wanted.is_fresh = false;
+        self.wanted.needs_new_connection = false;
         self.excluded.truncate(self.failed);
         self.excluded.push(index);
         self.failed = self.excluded.len();
@@ -170,7 +175,7 @@ impl<'r> RequestAttempts<'r> {
 
     /// Requires a new connection for the next attempt, because an idle one was stale.
     pub(super) fn require_new_connection(&mut self) {
-        self.wanted.is_fresh = true;
+        self.wanted.needs_new_connection = true;
     }
 
     /// Prepares to repeat a request that a stale connection has lost: on a new connection, and at another
@@ -182,7 +187,7 @@ impl<'r> RequestAttempts<'r> {
         self.require_new_connection();
     }
 
-    /// True if another endpoint could be chosen. A sole endpoint is tried again.
+    /// True if another endpoint could be chosen, or this one again because the upstream has no other.
     pub(super) fn has_choice_without(&mut self, index: usize) -> bool {
         let now = self.balancer.state.now();
         self.excluded.push(index);
@@ -235,9 +240,12 @@ impl<'r> RequestAttempts<'r> {
             if let Some(trace) = &mut self.trace {
                 trace.begin_attempt(peer_server(pool), start);
             }
-            // An idle connection from before the ejection does not show the target's current state.
-            let is_fresh = self.wanted.is_fresh || kind == AttemptKind::Trial;
-            if let Some(connection) = pool.take(ConnectionNeeds { is_fresh, ..self.wanted }) {
+            // An idle HTTP/1 connection from before the ejection does not show the target's current state.
+            let needs_new_connection =
+                self.wanted.needs_new_connection || kind == AttemptKind::Trial;
+            if let Some(connection) =
+                pool.take(ConnectionNeeds { needs_new_connection, ..self.wanted })
+            {
                 return Ok(Attempt { index, kind, connection, start, in_flight });
             }
             if pool.has_room(self.wanted) {

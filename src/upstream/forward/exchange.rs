@@ -62,7 +62,8 @@ impl Exchanged {
         }
     }
 
-    /// The response's outcome, for the choice of targets. A gRPC refusal has its status in the head.
+    /// The response's outcome, for the choice of targets. Only a trailers-only gRPC response has its status in
+    /// the head.
     pub(super) fn observed(&self) -> AttemptOutcome {
         let is_error = match self {
             Self::Http2(response, _) if response.status() == 200 => {
@@ -77,7 +78,7 @@ impl Exchanged {
     pub(super) fn has_sent_interim(&self) -> bool {
         match self {
             Self::Http1(_, connection) => connection.interim_responses > 0,
-            Self::Http2(_, slot) => slot.response_started.get(),
+            Self::Http2(_, slot) => slot.has_sent_interim.get(),
         }
     }
 
@@ -111,8 +112,8 @@ impl Exchanged {
     }
 }
 
-/// True for `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` and `DATA_LOSS`, which are
-/// statuses from 500 in HTTP.
+/// True for `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` and `DATA_LOSS`, which
+/// correspond to HTTP statuses from 500.
 fn is_grpc_server_error(status: &[u8]) -> bool {
     matches!(status, b"2" | b"4" | b"12" | b"13" | b"14" | b"15")
 }
@@ -142,7 +143,7 @@ pub(super) async fn exchange(
             match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
                 Ok(response) => Ok(Exchanged::Http2(response, slot)),
                 Err(error) => {
-                    let has_sent_interim = slot.response_started.get();
+                    let has_sent_interim = slot.has_sent_interim.get();
                     let is_reused = slot.is_reused && is_connection_lost(&error);
                     Err(FailedExchange {
                         error,

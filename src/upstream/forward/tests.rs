@@ -17,7 +17,7 @@ fn servers(count: usize, policy: Policy, bounds: Bounds) -> Arc<Servers> {
             address,
             protocol: Protocol::Http1,
             tls: None,
-            has_own_name: false,
+            has_configured_tls_name: false,
             resolved: None,
             send_proxy: None,
         };

@@ -21,7 +21,7 @@ const MAX_WRITES_PER_POLL: usize = 8;
 /// A request's body on its way to the server.
 pub(in crate::upstream) struct Upload {
     stream: SendStream<Bytes>,
-    /// Bytes that the server has not yet allowed to send.
+    /// Bytes for which the server's flow-control window has no room yet.
     unsent: Bytes,
     /// True if nothing follows `unsent`, except trailers.
     is_read: bool,

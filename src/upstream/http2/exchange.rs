@@ -32,10 +32,10 @@ use crate::{
 };
 
 /// Maximum number of repetitions of a request whose stream the server refused. Without a bound, a server that
-/// refuses everything would get it in a loop.
+/// refuses everything would get the request in a loop.
 const MAX_REFUSALS: u32 = 2;
-/// Maximum number of repetitions of a request because the server has closed the connection to new requests.
-/// Servers may do so after an undisclosed number of requests.
+/// Maximum number of repetitions of a request because the server has ended the connection with GOAWAY. Servers
+/// may do so after an undisclosed number of requests.
 const MAX_ENDED_CONNECTIONS: u32 = 8;
 
 impl Http2Slot {
@@ -106,7 +106,7 @@ impl Http2Slot {
                 } else if interim_responses > MAX_INTERIM_RESPONSES {
                     FramingError::TooManyInterim
                 } else {
-                    self.response_started.set(true);
+                    self.has_sent_interim.set(true);
                     let head = response_head(interim.status(), interim.headers());
                     forward_interim(client, &head);
                     continue;

@@ -102,7 +102,7 @@ impl NameLookup {
         addresses.sort_unstable();
         addresses.dedup();
         if addresses.is_empty() {
-            return Err(error.unwrap_or_else(|| "the name has no address of a server".to_owned()));
+            return Err(error.unwrap_or_else(|| "the name has no usable address".to_owned()));
         }
         Ok(FoundAddresses { addresses, ttl: Duration::from_secs(ttl.unwrap_or(0).into()) })
     }
@@ -134,7 +134,7 @@ impl NameLookup {
         services.sort_unstable();
         services.dedup();
         if services.is_empty() {
-            return Err("the record has no server".to_owned());
+            return Err("the SRV record lists no server".to_owned());
         }
         Ok(FoundServices { services, ttl: Duration::from_secs(ttl.unwrap_or(0).into()) })
     }

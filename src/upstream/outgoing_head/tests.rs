@@ -14,7 +14,7 @@ fn target(host: &str, port: u16) -> Target {
         address: ServerAddress::Tcp { host: host.into(), port },
         protocol: Protocol::Http1,
         tls: None,
-        has_own_name: false,
+        has_configured_tls_name: false,
         resolved: None,
         send_proxy: None,
     }

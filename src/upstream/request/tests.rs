@@ -106,7 +106,7 @@ fn target(host: &str, port: u16) -> Target {
         address: ServerAddress::Tcp { host: host.into(), port },
         protocol: Protocol::Http1,
         tls: None,
-        has_own_name: false,
+        has_configured_tls_name: false,
         send_proxy: None,
         resolved: None,
     }

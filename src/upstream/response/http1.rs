@@ -71,7 +71,7 @@ impl Http1Body {
         self.continue_sending(cx);
         let added = ready!(self.poll_decode(cx, encoder, out));
         if added.is_err() {
-            // Bytes after this one cannot be delimited.
+            // After an error, the end of the body is unknown, so the connection cannot be reused.
             self.connection = None;
         }
         Poll::Ready(added)
@@ -116,9 +116,9 @@ impl Http1Body {
         }
     }
 
-    /// Continues to send the request. If the connection fails, it is only not reused: the response may still
-    /// be complete. If the client's body failed, ends the stream, because the upstream would wait for the
-    /// rest.
+    /// Continues to send the request. A connection that fails is not reused, but is still read: the response
+    /// may be complete. If the client's body failed, shuts down the sending side, because the upstream would
+    /// wait for the rest.
     fn continue_sending(&mut self, cx: &mut Context<'_>) {
         if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
             match outgoing.poll_send(&connection.socket, cx) {

@@ -13,7 +13,7 @@ pub enum Failure {
     Timeout,
     /// The response was malformed.
     Malformed,
-    /// Consecutive responses broke off within their bodies: the number of failures that ejects a target.
+    /// As many consecutive responses broke off within their bodies as eject a target.
     BrokenBodies,
     /// A status code that counts as a failure.
     Status(u16),

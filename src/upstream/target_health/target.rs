@@ -104,7 +104,7 @@ impl TargetHealth {
         }
     }
 
-    /// True if requests may be sent to the target.
+    /// True if the target has a weight, so that it counts for the maximum share.
     pub(super) fn is_member(&self) -> bool {
         !self.is_drained
     }
@@ -120,7 +120,7 @@ impl TargetHealth {
     }
 
     /// True if only failed attempts keep the target out of service.
-    pub(super) fn is_suspect(&self) -> bool {
+    pub(super) fn counts_as_ejected(&self) -> bool {
         self.is_member() && !self.is_down && self.is_ejected()
     }
 

@@ -82,7 +82,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     fail(&mut health, 0, Failure::Connect, 1, NOW);
     fail(&mut health, 1, Failure::Connect, 1, NOW);
     let events = fail(&mut health, 2, Failure::Reset, 9, NOW);
-    assert_eq!(events.len(), 1, "told once: {events:?}");
+    assert_eq!(events.len(), 1, "logged once: {events:?}");
     assert_eq!(
         events[0].to_string(),
         "not ejected, because the maximum share of the targets is: \
@@ -99,7 +99,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     assert!(health.begin_trial(4, NOW + 1_000));
     let changes = health.record_success(4, AttemptKind::Trial, NOW + 1_010);
     assert_eq!(changes.len(), 3, "{changes:?}");
-    let ejected = health.targets().iter().filter(|target| target.is_suspect()).count();
+    let ejected = health.targets().iter().filter(|target| target.counts_as_ejected()).count();
     assert_eq!(ejected, 2);
 }
 

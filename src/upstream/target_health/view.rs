@@ -131,7 +131,7 @@ impl HealthView {
         }
     }
 
-    /// True if a success of a regular attempt changes anything. Otherwise it need not be recorded.
+    /// True if attempts have failed since the last success. Otherwise, a regular success changes nothing.
     #[inline]
     pub fn has_failures(self) -> bool {
         self.0 & HAS_FAILURES != 0

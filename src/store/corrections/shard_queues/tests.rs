@@ -20,7 +20,7 @@ fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {
         change,
         reason: CorrectionReason::Request,
         pushed_at: MonotonicTime::ZERO,
-        is_retry: false,
+        was_refused: false,
     }
 }
 

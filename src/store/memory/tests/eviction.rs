@@ -54,7 +54,7 @@ fn a_flood_of_made_up_keys_spares_callers_near_their_limit() {
     assert_eq!(spared(&store, &limit, 90), 20);
 }
 
-/// Without their records, more requests would be admitted in addition to those in flight.
+/// Without the records of held permits, more requests would be admitted in addition to those in flight.
 #[test]
 fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
@@ -98,8 +98,8 @@ fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
 }
 
 /// The share of the callers, in percent, that a flood evicts from a store full of callers. All records rank
-/// the same except for their age. The callers come at 1,000 a second, and so does the flood: `times` as many
-/// keys, `delay` ms after the last caller.
+/// the same except for their age. The callers come at 1,000 a second. `delay` ms after the last caller, the
+/// flood begins: `times` as many keys, in the same time.
 fn evicted_by_a_flood(times: u64, delay: u64) -> usize {
     let limit = limit("a", 1);
     let store = MemoryStore::new(ROOM);

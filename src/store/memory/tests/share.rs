@@ -90,7 +90,7 @@ fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
     let quota = Quota::new(6, 6_000, Algorithm::LeakyBucket { max_wait: 2_000 });
     let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) });
     let store = MemoryStore::new(10);
-    // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.
+    // A share of 2 in 6 s has a slot every 3 s: the last of a request's three slots begins 6 s after the first.
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
     let seconds = 600;
     let passed = (0..seconds)

@@ -168,8 +168,8 @@ fn remaining_combines_the_lease_and_the_store_of_one_time() {
             assert!(fetch.complete(&reply(7, 60, 1)).is_none());
         }
         let Some(taken) = join(taker) else { return };
-        // 90 at the store and none here; or 60 at the store and 7 - 2 - 1 here, with or without the unit
-        // from before.
+        // The store's units plus the lease's: 90 + 0 before the reply; 60 + (7 - 2 - 1) after it, and 1 more if
+        // the stocked unit is still in the lease.
         assert!([90, 64, 65].contains(&taken.remaining), "{}", taken.remaining);
     });
 }

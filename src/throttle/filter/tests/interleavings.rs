@@ -44,8 +44,8 @@ impl AtomicEpoch for loom::sync::atomic::AtomicU64 {
     }
 }
 
-/// The fewest positions that distinguish two tokens with two positions each, and the longest memory, so
-/// that the slot that leaves memory is the next to be reused.
+/// The fewest positions that distinguish two tokens with two positions each, and the longest `memory`, so
+/// that the slot that expires is the next to be reused.
 const SMALL: Geometry =
     Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 

@@ -38,8 +38,8 @@ fn throttle_with_growth(growth: u32) -> Arc<Throttle> {
     )
 }
 
-/// Records `times` the capacity of new tokens in each of 32 minutes. A tick is 1 s long in the first of them, and
-/// then 5 s.
+/// Records new tokens, `times` as many as the capacity, in each of 32 minutes. A tick is 1 s long in the first
+/// minute, and then 5 s.
 async fn run(times: u64, growth: u32) -> Outcome {
     let clock = Clock::manual(NOW);
     let throttle = throttle_with_growth(growth);

@@ -138,7 +138,7 @@ async fn the_estimate_does_not_change_when_the_filters_grow() {
     assert!(growth_of(&throttle) >= 8);
 }
 
-/// One gateway's filters have grown, the other's not, and either may be the one that may not grow.
+/// Both gateways' filters may grow, or only the first gateway's, or only the second's.
 #[tokio::test]
 async fn gateways_of_different_sizes_exchange_their_tokens() {
     for (first, second) in [(16, 16), (16, 1), (1, 16)] {
@@ -168,7 +168,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             }
         }
         for (gateway, max_growth) in gateways.iter().zip([first, second]) {
-            // More if the other one folds the bits.
+            // It grows further if the payloads of the other gateway are folded to a smaller size.
             assert!(growth_of(gateway) >= 4.min(max_growth) && growth_of(gateway) <= max_growth);
         }
         for gateway in &gateways {
@@ -192,8 +192,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
     }
 }
 
-/// A payload of the largest size does not make the filters grow if it has few bits, and otherwise only to the
-/// maximum.
+/// A payload of the largest size makes the filters grow only if it has many bits, and at most to the maximum.
 #[tokio::test]
 async fn forged_sizes_do_not_exceed_the_maximum() {
     let clock = Clock::manual(NOW);

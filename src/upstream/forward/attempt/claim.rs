@@ -14,7 +14,7 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// The request's claim to a place; `None` without a client.
+    /// The request's claim to a place; `None` for a mirrored copy, which no client waits for.
     pub(super) fn claim(&self) -> Option<PlaceClaim> {
         let PlaceOwner { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
@@ -43,7 +43,7 @@ impl RequestAttempts<'_> {
     }
 
     /// True if the request has waited long enough for a place that another client holds beyond its share.
-    /// Places held at a client's pace become free soon.
+    /// It keeps waiting while such a place is held at a client's pace, because that place becomes free soon.
     pub(super) fn has_waited_enough(&self) -> bool {
         let bounds = &self.endpoints.set.servers.bounds;
         self.waits_until.is_some_and(|until| self.clock().uptime() >= until)

@@ -54,7 +54,8 @@ impl RequestAttempts<'_> {
             return self.until_deadline(connect(index)).await;
         };
         let clock = self.clock();
-        let mut has_failed = true;
+        // A connect that loses the race in spite of its head start counts as failed: its address family may drop packets.
+        let mut first_has_failed = true;
         let race = async {
             let mut first = pin!(connect(index));
             let delay = pin!(clock.sleep(ATTEMPT_DELAY));
@@ -66,7 +67,7 @@ impl RequestAttempts<'_> {
                     Ok(connected)
                 }
                 Either::Left((Err(error), second)) => {
-                    has_failed = !self.is_own_shortage(index, &error);
+                    first_has_failed = !self.is_own_shortage(index, &error);
                     second.await
                 }
                 Either::Right((Err(_), first)) => first.await,
@@ -86,7 +87,7 @@ impl RequestAttempts<'_> {
             }
             let now = self.balancer.state.now();
             let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
-            if has_failed {
+            if first_has_failed {
                 endpoints.set.record_failure(index, kind, failure, now, clock);
             }
         }

@@ -70,7 +70,7 @@ impl RequestAttempts<'_> {
             if view.availability(now) == Availability::Trial {
                 let bounds = &endpoints.set.servers.bounds;
                 let endpoint = endpoints.pools[index].endpoint();
-                // Otherwise it would claim the trial without making it.
+                // At its full share, the client would claim the trial, but get no place for it.
                 if self.holder.is_some_and(|own| endpoint.is_share_full(own.client, bounds)) {
                     self.is_share_full = true;
                     has_lost_race = true;
@@ -115,7 +115,7 @@ impl RequestAttempts<'_> {
         UpstreamError::Overloaded
     }
 
-    /// Returns when there may be room. The request keeps its place in the queue.
+    /// Returns when there may be room. The request keeps its position in the queue.
     async fn wait_in_queue(&mut self, max_pending: u32) -> Result<(), UpstreamError> {
         let state = &*self.balancer.state;
         let place = if let Some(place) = self.ticket.take() {
@@ -125,7 +125,7 @@ impl RequestAttempts<'_> {
             place
         } else {
             let client = self.holder.map(|holder| holder.client);
-            // Even with `max_pending: 0`.
+            // Even with `max_pending: 0`, a request may wait for places that clients hold beyond their shares.
             let max = max_pending.max(self.excess_places());
             self.waits_until = (max_pending == 0).then(|| self.clock().uptime() + EXCESS_WAIT);
             state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?

@@ -1,4 +1,4 @@
-//! [`SendQueue`]: bounds the response data that waits in the library because the client does not read.
+//! [`SendBudget`]: bounds the response data that waits in the library because the client does not read.
 //!
 //! The library keeps all data that the client's windows allow until the socket accepts it: up to
 //! [`super::SEND_BUFFER`] for each stream, even after the response is complete and its request no longer in
@@ -16,13 +16,13 @@ const MAX_WAITING: usize = 256;
 
 /// The data that one connection has passed to the library since its socket last accepted everything.
 #[derive(Default)]
-pub(super) struct SendQueue {
+pub(super) struct SendBudget {
     queued: Cell<usize>,
     /// The streams that wait for room.
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl SendQueue {
+impl SendBudget {
     /// Ready if more may be passed to the library.
     pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.queued.get() < MAX_QUEUED {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn data_waits_for_the_socket_beyond_the_bound() {
-        let queue = SendQueue::default();
+        let queue = SendBudget::default();
         let wakes = Arc::<Wakes>::default();
         let waker = Waker::from(Arc::clone(&wakes));
         let cx = &mut Context::from_waker(&waker);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn streams_that_are_reset_leave_no_more_than_a_bounded_number_of_wakers() {
-        let queue = SendQueue::default();
+        let queue = SendBudget::default();
         queue.add(MAX_QUEUED);
         let wakes = Arc::<Wakes>::default();
         let waiting = Waker::from(Arc::clone(&wakes));
