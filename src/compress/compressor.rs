@@ -16,19 +16,19 @@ const MAX_SMALL_LEVEL: u8 = 3;
 
 /// The streaming encoder of one body. [`Self::flush`] emits all input so far.
 pub struct Compressor {
-    stream: BodyEncoder,
+    stream: CompressingEncoder,
     /// True if input may be left in the encoder.
     is_dirty: bool,
     is_finished: bool,
 }
 
 /// An encoder. Each call swaps the caller's buffer in as its output.
-enum BodyEncoder {
+enum CompressingEncoder {
     Gzip(GzEncoder<Vec<u8>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
-impl BodyEncoder {
+impl CompressingEncoder {
     fn writer(&mut self) -> &mut dyn Write {
         match self {
             Self::Gzip(encoder) => encoder,
@@ -75,9 +75,10 @@ impl Compressor {
     /// The encoder cannot allocate its memory, or the level does not exist.
     pub fn new(encoding: Encoding, level: u8, length: Option<u64>) -> io::Result<Self> {
         let stream = match encoding {
-            Encoding::Gzip => {
-                BodyEncoder::Gzip(GzEncoder::new(Vec::new(), Compression::new(u32::from(level))))
-            }
+            Encoding::Gzip => CompressingEncoder::Gzip(GzEncoder::new(
+                Vec::new(),
+                Compression::new(u32::from(level)),
+            )),
             Encoding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), i32::from(level))?;
                 encoder.window_log(ZSTD_WINDOW_LOG)?;
@@ -86,7 +87,7 @@ impl Compressor {
                     encoder.set_parameter(CParameter::ChainLog(ZSTD_WINDOW_LOG))?;
                 }
                 encoder.set_pledged_src_size(length)?;
-                BodyEncoder::Zstd(encoder)
+                CompressingEncoder::Zstd(encoder)
             }
         };
         Ok(Self { stream, is_dirty: false, is_finished: false })
@@ -119,8 +120,8 @@ impl Compressor {
     pub fn finish(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         if !self.is_finished {
             self.with_output(out, |stream| match stream {
-                BodyEncoder::Gzip(encoder) => encoder.try_finish(),
-                BodyEncoder::Zstd(encoder) => encoder.do_finish(),
+                CompressingEncoder::Gzip(encoder) => encoder.try_finish(),
+                CompressingEncoder::Zstd(encoder) => encoder.do_finish(),
             })?;
             self.is_finished = true;
         }
@@ -135,7 +136,7 @@ impl Compressor {
     fn with_output(
         &mut self,
         out: &mut Vec<u8>,
-        work: impl FnOnce(&mut BodyEncoder) -> io::Result<()>,
+        work: impl FnOnce(&mut CompressingEncoder) -> io::Result<()>,
     ) -> io::Result<()> {
         std::mem::swap(self.stream.output(), out);
         let done = work(&mut self.stream);

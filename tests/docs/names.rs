@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use syn::{ImplItem, Item, TraitItem};
+use syn::{ImplItem, Item, TraitItem, UseTree};
 
 use crate::{assert_none, page::Page, root};
 
@@ -90,6 +90,10 @@ impl Source {
                     item.ident.to_string()
                 }
                 Item::Type(item) => item.ident.to_string(),
+                Item::Use(item) => {
+                    self.add_members(module, imported(&item.tree));
+                    continue;
+                }
                 _ => continue,
             };
             self.add_members(module, [name]);
@@ -121,6 +125,17 @@ impl Source {
             return members.contains(member);
         }
         segments.iter().all(|segment| self.words.contains(*segment))
+    }
+}
+
+/// The names that a `use` brings into its module.
+fn imported(tree: &UseTree) -> Vec<String> {
+    match tree {
+        UseTree::Path(path) => imported(&path.tree),
+        UseTree::Name(name) => vec![name.ident.to_string()],
+        UseTree::Rename(rename) => vec![rename.rename.to_string()],
+        UseTree::Glob(_) => Vec::new(),
+        UseTree::Group(group) => group.items.iter().flat_map(imported).collect(),
     }
 }
 
