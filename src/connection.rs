@@ -204,9 +204,25 @@ impl Connection {
             ReceiveOutcome::Malformed(error) => gateway.refuse_malformed(&self.peer, error, client),
             ReceiveOutcome::Closed => return Disposition::Abort,
         };
-        match self.write(response).await {
-            Disposition::Reuse => self.drain_body().await,
-            disposition => disposition,
+        if let Content::Tunnel(_) = response.content {
+            // Boxed, so that other responses do not hold its state.
+            return Box::pin(self.tunnel(response)).await;
+        }
+        let (out, framing, closes) = self.write_head(&response);
+        let mut writer = self.body_writer(response, out, &framing);
+        match writer.write(&framing).await {
+            Ok(()) if closes => Disposition::Linger,
+            Ok(()) => {
+                drop(writer);
+                self.drain_body().await
+            }
+            Err(_) => {
+                if framing.until_close {
+                    // An orderly close would look like the end of the body.
+                    self.socket.reset_on_close();
+                }
+                Disposition::Abort
+            }
         }
     }
 

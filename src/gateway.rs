@@ -87,7 +87,7 @@ use crate::{
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, WorkerMetrics},
-    plan::{NextStep, RequestDecision, Via},
+    plan::{NextStep, Via},
     respond,
     snapshot::Action,
     store::{CounterStore, StoreHandle},
@@ -243,9 +243,9 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> Response {
-        let (mut request, next) = self.receive(peer, head, client);
+        let (mut request, mut next) = self.receive(peer, head, client);
         let mut limits = ChargedLimits::new();
-        let outcome = match self.check(&mut request, next) {
+        let outcome = match self.check(&mut request, &mut next) {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
             Ok(CheckOutcome::Admitted(admitted)) => {
                 self.serve(peer, &mut request, &admitted, &mut limits).await
@@ -273,43 +273,41 @@ impl Gateway {
         self.metrics.requests_by_version[head.version as usize].add(1);
         let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
         let given = if from_trusted_proxy { RequestId::from_head(&head) } else { None };
-        let mut ledger = self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next()));
-        ledger.tracing =
-            self.begin_trace(&ledger.rules, spans::received(&head, from_trusted_proxy));
-        let RequestDecision { client: address, path, next } =
-            self.decide(&ledger.rules, peer, &head);
-        ledger.route = next.route().map(|index| Rc::clone(&ledger.rules.routes[index]));
-        let mut usage = peer.usage.clone();
-        if let Some(address) = address {
-            ledger.client_ip = address.ip;
-            if address.ip != peer.address {
-                usage = self.client_usage(address.ip).into();
-            }
-        }
+        let tracing = self.begin_trace(&rules, || spans::received(&head, from_trusted_proxy));
         // Boxed: it is moved many times with the response.
-        let request = Box::new(RequestContext {
+        let mut request = Box::new(RequestContext {
             head,
-            path,
+            path: None,
             client,
-            usage,
+            usage: peer.usage.clone(),
             connection_scheme: peer.forwarding.scheme(),
             from_trusted_proxy,
             held: Held::default(),
-            ledger,
+            ledger: self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next())),
         });
-        (request, next)
+        request.ledger.tracing = tracing;
+        let decision = self.decide(&request.ledger.rules, peer, &request.head);
+        request.path = decision.path;
+        if let Some(address) = decision.client {
+            request.ledger.client_ip = address.ip;
+            if address.ip != peer.address {
+                request.usage = self.client_usage(address.ip).into();
+            }
+        }
+        let route = decision.next.route();
+        request.ledger.route = route.map(|index| Rc::clone(&request.rules().routes[index]));
+        (request, decision.next)
     }
 
     /// The ledger of a request that begins now.
     fn ledger(&self, rules: Rc<WorkerRules>, peer: &Peer, request_id: RequestId) -> Ledger {
-        let stopwatch = self.shared.clock.stopwatch();
-        let mut ledger = Ledger::new(rules, request_id, peer.address, stopwatch);
-        ledger.access_logger = self.access_log.as_ref().map(|writer| AccessLogger {
+        let access_logger = self.access_log.as_ref().map(|writer| AccessLogger {
             writer: Rc::clone(writer),
             secret: self.shared.store.key_secret(),
             arrived_at: self.shared.clock.now(),
         });
-        ledger
+        let stopwatch = self.shared.clock.stopwatch();
+        Ledger::new(rules, request_id, peer.address, stopwatch, access_logger)
     }
 
     /// Processes an admitted request up to the head of its response: charges its limits, delays it if they require a
@@ -318,7 +316,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
         let AdmittedRequest { route, plan } = admitted;

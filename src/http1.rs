@@ -46,6 +46,7 @@ pub mod upgrade;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
+pub use characters::is_foldable;
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead, StreamContent};

@@ -44,7 +44,7 @@ pub use self::{
     request_source::{CallerBucket, RequestSource},
     request_view::RequestView,
     route_values::RoutedRequest,
-    target::{forwarded_path, host},
+    target::{forwarded_path, host, host_bytes},
     via::Via,
 };
 use crate::{

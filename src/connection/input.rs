@@ -311,13 +311,12 @@ fn parse_head(
     if parser.is_none() && matches!(bytes, b"" | b"\r") {
         return Ok((None, 0));
     }
-    let (head, used) = resume_parse(
+    resume_parse(
         parser,
         bytes,
         || HeadParser::request(bounds),
-        HeadParser::<RequestLine>::finish,
-    )?;
-    Ok((head.map(Box::new), used))
+        |parser, bytes| parser.finish(bytes).map(Box::new),
+    )
 }
 
 impl ClientStream for Connection {
@@ -362,7 +361,7 @@ impl ClientStream for Connection {
         }
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::PROCESSING);
         super::output::write_status(&mut input.interim, status);
-        fields.write_to(&mut input.interim, |_, _| true);
+        fields.write_to(&mut input.interim, |_| true);
         input.interim.extend_from_slice(b"\r\n");
     }
 }

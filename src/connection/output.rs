@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
-use super::{Connection, Disposition};
+use super::Connection;
 use crate::{
     connection_state::{ExpiredDeadline, StateCell, SweepWake, Wait},
     gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
@@ -176,40 +176,37 @@ pub(super) struct ResponseFraming {
     pub(super) length: Option<u64>,
     chunked: bool,
     /// True if the body ends with the connection.
-    until_close: bool,
+    pub(super) until_close: bool,
 }
 
 impl Connection {
-    /// Writes `response`. Returns the fate of the connection.
-    pub(super) async fn write(&self, response: Response) -> Disposition {
-        if let Content::Tunnel(_) = response.content {
-            // Boxed, so that other responses do not hold its state.
-            return Box::pin(self.tunnel(response)).await;
-        }
+    /// Writes the head of `response` to a buffer. Returns the buffer, the body's framing, and true if the connection
+    /// closes after the response.
+    pub(super) fn write_head(&self, response: &Response) -> (Buffer, ResponseFraming, bool) {
         let (method, version) = response.method_and_version();
-        let framing = ResponseFraming::of(&response, &method, version);
-        let closes = framing.until_close || !self.keep_alive(&response);
+        let framing = ResponseFraming::of(response, &method, version);
+        let closes = framing.until_close || !self.keep_alive(response);
         let mut out = self.input.borrow_mut().take_interim();
         if out.is_empty() {
             out = Buffer::with_capacity(1024);
         }
-        write_head(&mut out, &response, &framing, closes, version);
+        write_head(&mut out, response, &framing, closes, version);
+        (out, framing, closes)
+    }
+
+    /// The writer of the body of `response`, whose head is in `out`.
+    pub(super) fn body_writer<'c>(
+        &'c self,
+        response: Response,
+        mut out: Buffer,
+        framing: &'c ResponseFraming,
+    ) -> BodyWriter<Http1Sink<'c>> {
         let Response { content, mut request, timeouts, .. } = response;
         let (whole, body) = framing.take_body(content);
         request.ledger_mut().add_bytes_sent(whole.len());
         out.extend_from_slice(&whole);
-        let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing: &framing };
-        match BodyWriter::new(sink, body, request, timeouts).write(&framing).await {
-            Ok(()) if closes => Disposition::Linger,
-            Ok(()) => Disposition::Reuse,
-            Err(_) => {
-                if framing.until_close {
-                    // An orderly close would look like the end of the body.
-                    self.socket.reset_on_close();
-                }
-                Disposition::Abort
-            }
-        }
+        let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing };
+        BodyWriter::new(sink, body, request, timeouts)
     }
 }
 
@@ -243,7 +240,7 @@ impl WriteBuffer {
 }
 
 /// The body of an HTTP/1 response, which follows the head in the connection's bytes.
-struct Http1Sink<'a> {
+pub(super) struct Http1Sink<'a> {
     connection: &'a Connection,
     unsent: WriteBuffer,
     framing: &'a ResponseFraming,

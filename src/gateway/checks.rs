@@ -21,21 +21,17 @@ use crate::{
 };
 
 /// The result of the checks that precede the limits.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is matched at once; a box would be an allocation in each request"
-)]
-pub(super) enum CheckOutcome {
+pub(super) enum CheckOutcome<'n> {
     /// The gateway answers the request itself.
     Answered(LocalReply),
     /// The request's limits are charged, and its route's action follows.
-    Admitted(AdmittedRequest),
+    Admitted(AdmittedRequest<'n>),
 }
 
 /// A request that the throttle has admitted: its route, and what is to be charged.
-pub(super) struct AdmittedRequest {
+pub(super) struct AdmittedRequest<'n> {
     pub(super) route: Rc<WorkerRoute>,
-    pub(super) plan: RoutePlan,
+    pub(super) plan: &'n RoutePlan,
 }
 
 impl Gateway {
@@ -59,21 +55,20 @@ impl Gateway {
         decide(&rules.snapshot, &input, RequestView::of(head))
     }
 
-    /// Executes the decision, up to the charging of limits. Not async: the future of a waiting request would otherwise
-    /// hold the plan twice.
+    /// Executes the decision, up to the charging of limits.
     ///
     /// # Errors
     /// The request is refused.
-    pub(super) fn check(
+    pub(super) fn check<'n>(
         &self,
         request: &mut RequestContext,
-        next: NextStep,
-    ) -> Result<CheckOutcome, GatewayError> {
+        next: &'n mut NextStep,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
         let checked = match next {
-            NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(&answer, request))),
+            NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(answer, request))),
             NextStep::Refuse(refusal) => {
                 self.count_caller(refusal.caller.as_ref());
-                Err(refusal.error)
+                Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
             NextStep::Proceed(plan) => self.enter_route(request, plan).map(CheckOutcome::Admitted),
         };
@@ -89,11 +84,11 @@ impl Gateway {
 
     /// Runs the checks that need state, in this order: the number of requests in flight from the client's address, the
     /// throttle, and the refusal that the plan postponed until after the throttle.
-    fn enter_route(
+    fn enter_route<'n>(
         &self,
         request: &mut RequestContext,
-        mut plan: RoutePlan,
-    ) -> Result<AdmittedRequest, GatewayError> {
+        plan: &'n mut RoutePlan,
+    ) -> Result<AdmittedRequest<'n>, GatewayError> {
         self.count_caller(plan.caller.as_ref());
         self.count_in_flight(request)?;
         let route = Rc::clone(&request.rules().routes[plan.route]);

@@ -121,7 +121,7 @@ impl RequestContext {
     pub(super) fn facts(&self) -> RequestEndFacts<'_> {
         RequestEndFacts {
             head: Some(&self.head),
-            path: self.path(),
+            path: path_bytes(self.path.as_deref(), &self.head),
             connection_scheme: self.connection_scheme,
             close_mode: self.client.state().close_mode(),
         }
@@ -132,7 +132,7 @@ impl MalformedRequest {
     pub(super) fn facts(&self) -> RequestEndFacts<'static> {
         RequestEndFacts {
             head: None,
-            path: "",
+            path: b"",
             connection_scheme: self.connection_scheme,
             close_mode: self.client.state().close_mode(),
         }
@@ -162,11 +162,16 @@ impl AnsweredRequest {
     }
 }
 
+/// The normalized path, or else the path in the head.
+fn path_bytes<'r>(path: Option<&'r str>, head: &'r RequestHead) -> &'r [u8] {
+    path.map_or_else(|| head.path_bytes(), str::as_bytes)
+}
+
 impl Drop for RequestContext {
     fn drop(&mut self) {
         let facts = RequestEndFacts {
             head: Some(&self.head),
-            path: self.path.as_deref().unwrap_or_else(|| self.head.path()),
+            path: path_bytes(self.path.as_deref(), &self.head),
             connection_scheme: self.connection_scheme,
             close_mode: self.client.state().close_mode(),
         };

@@ -31,7 +31,7 @@ fn log_all(ledger: &Ledger, facts: &RequestEndFacts<'_>, limits: &[ChargedLimit]
         client = %ledger.client_ip,
         method = head.map_or("", |head| head.method.as_str()),
         host = &*head.map(|head| plan::host(&head.fields)).unwrap_or_default(),
-        path = facts.path,
+        path = &*String::from_utf8_lossy(facts.path),
         route = ledger.route.as_ref().map_or("", |route| &*route.settings.name),
         limits = ledger.admission.label(),
         delay_ms = ledger.delay.get().as_millis() as u64,

@@ -32,7 +32,7 @@ impl Gateway {
     ) -> Response {
         self.metrics.malformed.add(1);
         let mut ledger = self.ledger(self.rules(), peer, self.ids.next());
-        ledger.tracing = self.begin_trace(&ledger.rules, ReceivedContext::default());
+        ledger.tracing = self.begin_trace(&ledger.rules, ReceivedContext::default);
         let id = ledger.request_id.as_str();
         let error = GatewayError::Framing(error);
         let reply = respond::error_reply(&error, std::iter::empty(), id, ErrorForm::Problem, None);

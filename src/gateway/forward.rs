@@ -38,7 +38,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         upstream: &Upstream,
     ) -> Result<DraftResponse, GatewayError> {
         let AdmittedRequest { route, plan } = admitted;

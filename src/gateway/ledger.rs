@@ -80,7 +80,7 @@ pub(super) struct RequestEndFacts<'r> {
     /// `None` if the request was malformed.
     pub(super) head: Option<&'r RequestHead>,
     /// The normalized path; empty if the request was malformed.
-    pub(super) path: &'r str,
+    pub(super) path: &'r [u8],
     /// The scheme of the connection: `http` or `https`.
     pub(super) connection_scheme: &'static str,
     /// How soon the client's connection must close.
@@ -93,6 +93,7 @@ impl Ledger {
         request_id: RequestId,
         client_ip: IpAddr,
         stopwatch: Stopwatch,
+        access_logger: Option<AccessLogger>,
     ) -> Self {
         Self {
             rules,
@@ -100,7 +101,7 @@ impl Ledger {
             request_id,
             client_ip,
             tracing: RequestTracing::default(),
-            access_logger: None,
+            access_logger,
             stopwatch,
             status: None,
             admission: Admission::NotChecked,
@@ -264,7 +265,7 @@ impl Ledger {
     ) {
         let sources = &self.rules.snapshot.identity.token;
         let head = facts.head;
-        let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
+        let host = head.map(|head| plan::host_bytes(&head.fields)).unwrap_or_default();
         let layout = logger.writer.layout();
         let header = |name| {
             let head = head.filter(|_| layout.needs_headers());
@@ -277,8 +278,8 @@ impl Ledger {
                 .filter(|_| layout.needs_token())
                 .and_then(|head| token_hash(sources, &head.fields, logger.secret)),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
-            host: host.as_bytes(),
-            path: facts.path.as_bytes(),
+            host: &host,
+            path: facts.path,
             protocol: head.map_or("", |head| head.version.protocol()),
             route: self.route.as_ref().map_or("", |route| &*route.settings.name),
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),

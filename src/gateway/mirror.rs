@@ -119,7 +119,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };

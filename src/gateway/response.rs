@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
-use super::context::AnsweredRequest;
+use super::context::{AnsweredRequest, RequestContext};
 use crate::{
     http1::{FieldSink, Fields, ResponseHead, Version},
     plan::{PublicUrl, RoutedRequest},
@@ -70,13 +70,15 @@ impl Response {
     /// connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
     pub fn write_fields(&self, out: &mut impl FieldSink) {
         let request = self.request.valid();
-        let routed = request.and_then(|request| Some(request.routed(request.route()?)));
-        let rules = routed.and_then(|request| request.route.edits.response_headers.as_ref());
+        let route = request.and_then(RequestContext::route);
+        let routed = || request.zip(route).map(|(request, route)| request.routed(route));
+        let rules = route.and_then(|route| route.settings.edits.response_headers.as_ref());
         let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
         if let Some(head) = &self.upstream {
             let is_id =
                 |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
-            let rewritten = routed.filter(|request| request.route.restores_location());
+            let is_rewritten = route.is_some_and(|route| route.settings.restores_location());
+            let rewritten = if is_rewritten { routed() } else { None };
             let upstream_host = rewritten.map(|_| self.upstream_host());
             let public_url = rewritten.zip(upstream_host.as_deref());
             let public_url = public_url.map(|(request, host)| public_url_of(request, host));
@@ -90,7 +92,7 @@ impl Response {
         }
         // The gateway's own `Vary` is always kept: the response varies whatever the rules drop.
         out.append(&self.fields, |name| !drops(name) || name == b"vary");
-        if let (Some(rules), Some(request)) = (rules, routed) {
+        if let Some((rules, request)) = rules.and_then(|rules| Some((rules, routed()?))) {
             request.with_values(|values| rules.write(values, out));
         }
     }

@@ -24,15 +24,15 @@ const MAX_HOST: usize = 255;
 
 impl Gateway {
     /// Decides whether a request with this trace context is sampled.
-    pub(super) fn begin_trace(
+    pub(super) fn begin_trace<'r>(
         &self,
         rules: &WorkerRules,
-        received: ReceivedContext<'_>,
+        received: impl FnOnce() -> ReceivedContext<'r>,
     ) -> RequestTracing {
         let Some(rules) = &rules.snapshot.traces else { return RequestTracing::default() };
         let clock = &self.shared.clock;
         let start = || RequestStart { uptime: clock.uptime(), nanos: clock.now_nanos() };
-        let trace = rules.sampling.begin(received, &self.trace_ids, start);
+        let trace = rules.sampling.begin(received(), &self.trace_ids, start);
         let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
         let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
         RequestTracing { trace, queue }
@@ -105,7 +105,7 @@ impl Ledger {
         let route = self.route.as_ref().map(|route| &route.settings);
         RequestSummary {
             method: head.map_or("", |head| head.method.as_str()).into(),
-            path: cut(facts.path, MAX_PATH),
+            path: cut(&String::from_utf8_lossy(facts.path), MAX_PATH),
             scheme: facts.connection_scheme,
             protocol: head.map_or("", |head| head.version.protocol()),
             host: cut(&host, MAX_HOST),

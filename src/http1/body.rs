@@ -275,7 +275,7 @@ mod tests {
                 encoder.write(&mut out, |out| out.extend_from_slice(piece));
             }
             let trailers: Fields = trailer.iter().map(|value| ("x-sum", value)).collect();
-            encoder.finish(&mut out, |out| trailers.write_to(out, |_, _| true));
+            encoder.finish(&mut out, |out| trailers.write_to(out, |_| true));
             let (mut decoder, mut data) = (BodyDecoder::new(Some(BodyLength::Chunked)), Vec::new());
             for bytes in out[4..].chunks(step) {
                 prop_assert_eq!(decoder.decode(bytes, &mut data), Ok(bytes.len()));

@@ -3,7 +3,7 @@
 //! It accepts less than RFC 9112, 7.1 allows: no white space outside quoted values, CR LF only, and
 //! bounded extensions and trailers. So all recipients read an accepted body alike.
 
-use super::{characters::is_token_byte, error::FramingError, head::split_field};
+use super::{characters::is_token_byte, error::FramingError, head::split_name};
 
 /// The maximum length of one chunk's extensions, in bytes.
 const MAX_EXTENSION: u32 = 1024;
@@ -202,7 +202,8 @@ impl ChunkedDecoder {
         if line.is_empty() {
             self.state = ChunkPosition::Done;
         } else {
-            let (name, value) = split_field(line)?;
+            let (name, rest) = split_name(line)?;
+            let value = rest.trim_ascii();
             sink(ChunkedPart::Trailer(name, value));
         }
         self.line.clear();

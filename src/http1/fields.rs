@@ -8,11 +8,34 @@ use super::buffer::{Buffer, Pooled, PooledVec};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldSpan {
     pub(super) name: u32,
-    pub(super) name_length: u32,
     pub(super) value: u32,
     pub(super) value_length: u32,
     /// The offset after the line's CR LF, if the line is exactly `name: value` CR LF.
     pub(super) end: Option<NonZeroU32>,
+    pub(super) signature: NameSignature,
+}
+
+/// The length of a name and three of its letters, without their case: most names differ in it, so that a lookup
+/// compares few names in full.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct NameSignature {
+    length: u16,
+    letters: [u8; 3],
+}
+
+impl NameSignature {
+    /// The signature of `name`, which has at most 65,535 bytes.
+    #[inline]
+    pub(super) fn of(name: &[u8]) -> Self {
+        let letter = |index: usize| name.get(index).map_or(0, |byte| byte | 0x20);
+        let length = name.len();
+        let letters = [letter(0), letter(length / 2), letter(length.wrapping_sub(1))];
+        Self { length: length as u16, letters }
+    }
+
+    fn length(self) -> usize {
+        self.length.into()
+    }
 }
 
 /// The fields of one message, in their order.
@@ -91,7 +114,7 @@ impl Fields {
 
     /// Replaces the first field of this name, or appends the field.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        let found = self.spans.iter().position(|span| self.is_named(span, name));
+        let found = self.position(name);
         self.push(name, value);
         if let Some(found) = found {
             self.spans.swap_remove(found);
@@ -100,7 +123,7 @@ impl Fields {
 
     /// Removes all fields of this name.
     pub fn remove(&mut self, name: &str) {
-        while let Some(found) = self.spans.iter().position(|span| self.is_named(span, name)) {
+        while let Some(found) = self.position(name) {
             self.spans.remove(found);
         }
     }
@@ -123,15 +146,17 @@ impl Fields {
         &self,
         name: N,
     ) -> impl DoubleEndedIterator<Item = &[u8]> + use<'_, N> {
-        let named = self.spans.iter().filter(move |span| self.is_named(span, name.as_ref()));
+        let signature = NameSignature::of(name.as_ref().as_bytes());
+        let named = self
+            .spans
+            .iter()
+            .filter(move |span| span.signature == signature && self.is_named(span, name.as_ref()));
         named.map(|span| self.value(span))
     }
 
     /// The value of the first field of this name.
     pub fn get(&self, name: impl AsRef<str>) -> Option<&[u8]> {
-        let name = name.as_ref();
-        let span = self.spans.iter().find(|span| self.is_named(span, name))?;
-        Some(self.value(span))
+        Some(self.value(&self.spans[self.position(name.as_ref())?]))
     }
 
     /// True if there is a field of this name.
@@ -141,11 +166,10 @@ impl Fields {
 
     /// Writes the fields that `keep` accepts to `out`, each as a line with CR LF. Contiguous lines are copied
     /// at once.
-    pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
+    pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8]) -> bool) {
         let mut run: Range<usize> = 0..0;
         for span in self.spans.iter() {
-            let (name, value) = (self.name(span), self.value(span));
-            if !keep(name, value) {
+            if !keep(self.name(span)) {
                 continue;
             }
             let start = span.name as usize;
@@ -156,9 +180,9 @@ impl Fields {
             if let Some(end) = span.end {
                 run.end = end.get() as usize;
             } else {
-                out.extend_from_slice(name);
+                out.extend_from_slice(self.name(span));
                 out.extend_from_slice(b": ");
-                out.extend_from_slice(value);
+                out.extend_from_slice(self.value(span));
                 out.extend_from_slice(b"\r\n");
             }
         }
@@ -166,17 +190,22 @@ impl Fields {
     }
 
     fn name(&self, span: &FieldSpan) -> &[u8] {
-        &self.bytes[span.name as usize..][..span.name_length as usize]
+        &self.bytes[span.name as usize..][..span.signature.length()]
     }
 
     fn value(&self, span: &FieldSpan) -> &[u8] {
         &self.bytes[span.value as usize..][..span.value_length as usize]
     }
 
-    #[inline]
+    /// The index of the first field of this name.
+    fn position(&self, name: &str) -> Option<usize> {
+        let signature = NameSignature::of(name.as_bytes());
+        let is_same = |span: &FieldSpan| span.signature == signature && self.is_named(span, name);
+        self.spans.iter().position(is_same)
+    }
+
     fn is_named(&self, span: &FieldSpan, name: &str) -> bool {
-        span.name_length as usize == name.len()
-            && self.name(span).eq_ignore_ascii_case(name.as_bytes())
+        self.name(span).eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
@@ -203,8 +232,8 @@ pub trait FieldSink {
 /// Each field is a line with CR LF.
 impl FieldSink for Vec<u8> {
     #[inline]
-    fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
-        fields.write_to(self, |name, _| keep(name));
+    fn append(&mut self, fields: &Fields, keep: impl FnMut(&[u8]) -> bool) {
+        fields.write_to(self, keep);
     }
 
     #[inline]
@@ -222,9 +251,10 @@ impl FieldSink for Vec<u8> {
 
 impl FieldSink for Fields {
     fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
-        for (name, value) in fields.iter() {
+        for span in fields.spans.iter() {
+            let name = fields.name(span);
             if keep(name) {
-                self.push_field(name, value);
+                self.push_field(name, fields.value(span));
             }
         }
     }
@@ -242,10 +272,10 @@ impl FieldSink for Fields {
         self.bytes.extend_from_slice(b"\r\n");
         self.spans.push(FieldSpan {
             name: start,
-            name_length: name.len() as u32,
             value,
             value_length,
             end: NonZeroU32::new(self.bytes.len() as u32),
+            signature: NameSignature::of(name),
         });
     }
 }
@@ -279,7 +309,7 @@ mod tests {
         fields.set("host", "other");
         fields.set("c", "3");
         let mut out = Vec::new();
-        fields.write_to(&mut out, |_, _| true);
+        fields.write_to(&mut out, |_| true);
         assert_eq!(out, b"host: other\r\nb: 2\r\nc: 3\r\n");
     }
 
@@ -287,10 +317,10 @@ mod tests {
     fn write_to_writes_only_kept_fields() {
         let fields: Fields = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")].into_iter().collect();
         let mut out = Vec::new();
-        fields.write_to(&mut out, |name, _| name != b"b");
+        fields.write_to(&mut out, |name| name != b"b");
         assert_eq!(out, b"a: 1\r\nc: 3\r\nd: 4\r\n");
         out.clear();
-        fields.write_to(&mut out, |_, _| false);
+        fields.write_to(&mut out, |_| false);
         assert!(out.is_empty());
     }
 }

@@ -13,9 +13,9 @@ use http::Method;
 pub use self::http2::StreamContent;
 use super::{
     buffer::Buffer,
-    characters::{has_control, token_length},
+    characters::{find_control, token_length},
     error::FramingError,
-    fields::{FieldSpan, FieldSpans, Fields, INITIAL_FIELDS},
+    fields::{FieldSpan, FieldSpans, Fields, INITIAL_FIELDS, NameSignature},
     start_line::{RequestLine, StartLine, StatusLine, Version},
     target::{Form, RequestTarget},
 };
@@ -133,27 +133,33 @@ impl<S: StartLine> HeadParser<S> {
     /// # Errors
     /// The head is malformed, or exceeds its bounds.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingError> {
-        while let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) {
-            let end = self.searched + found;
-            if end >= self.bounds.bytes {
+        loop {
+            let end = find_control(bytes, self.searched);
+            match bytes.get(end..) {
+                Some([b'\r', b'\n', ..]) => {}
+                // The line is incomplete.
+                Some([] | [b'\r']) | None => {
+                    self.searched = end;
+                    let is_too_large = bytes.len() > self.bounds.bytes;
+                    return if is_too_large { Err(self.size_error()) } else { Ok(None) };
+                }
+                Some(_) if end >= self.bounds.bytes => return Err(self.size_error()),
+                Some([b'\n', ..]) => return Err(FramingError::BareLf),
+                Some(_) => return Err(FramingError::Control),
+            }
+            if end + 1 >= self.bounds.bytes {
                 return Err(self.size_error());
             }
-            let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(FramingError::BareLf)?;
-            if has_control(line) {
-                return Err(FramingError::Control);
-            }
-            let offset = self.line;
-            (self.line, self.searched) = (end + 1, end + 1);
+            let (line, offset) = (&bytes[self.line..end], self.line);
+            (self.line, self.searched) = (end + 2, end + 2);
             if self.start.is_none() {
                 self.start = Some(S::parse(line)?);
             } else if line.is_empty() {
-                return Ok(Some(end + 1));
+                return Ok(Some(end + 2));
             } else {
                 self.parse_field(line, offset)?;
             }
         }
-        self.searched = bytes.len();
-        if bytes.len() > self.bounds.bytes { Err(self.size_error()) } else { Ok(None) }
     }
 
     /// The error for a head that exceeds its bounds. With an incomplete first line, the target is too long.
@@ -170,21 +176,29 @@ impl<S: StartLine> HeadParser<S> {
         if self.spans.len() >= self.bounds.headers {
             return Err(FramingError::TooManyFields(self.bounds.headers));
         }
-        let (name, value) = split_field(line)?;
-        let leading =
-            line[name.len() + 1..].len() - line[name.len() + 1..].trim_ascii_start().len();
-        let start = name.len() + 1 + leading;
-        let plain =
-            leading == 1 && line[name.len() + 1] == b' ' && start + value.len() == line.len();
+        let (name, rest) = split_name(line)?;
+        // The usual case: one space, and no white space at the end.
+        let (value, is_plain) = match rest {
+            [b' ', value @ ..] if !has_outer_space(value) => (value, true),
+            _ => (rest.trim_ascii(), false),
+        };
+        let start =
+            if is_plain { name.len() + 2 } else { line.len() - rest.trim_ascii_start().len() };
         self.spans.push(FieldSpan {
             name: offset as u32,
-            name_length: name.len() as u32,
             value: (offset + start) as u32,
             value_length: value.len() as u32,
-            end: NonZeroU32::new(self.line as u32).filter(|_| plain),
+            end: NonZeroU32::new(self.line as u32).filter(|_| is_plain),
+            signature: NameSignature::of(name),
         });
         self.summary.add_field(name, value)
     }
+}
+
+/// True if `value` begins or ends with white space.
+fn has_outer_space(value: &[u8]) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_space(value.first()) || is_space(value.last())
 }
 
 /// Parses a head at the start of `bytes`, with the parser in `stored` or a new one from `begin`. While the
@@ -197,16 +211,17 @@ pub fn resume_parse<S: StartLine, T>(
     stored: &mut Option<Box<HeadParser<S>>>,
     bytes: &[u8],
     begin: impl FnOnce() -> HeadParser<S>,
-    finish: impl FnOnce(HeadParser<S>, &[u8]) -> Result<T, FramingError>,
+    finish: impl FnOnce(&mut HeadParser<S>, &[u8]) -> Result<T, FramingError>,
 ) -> Result<(Option<T>, usize), FramingError> {
     if let Some(parser) = stored {
         let Some(length) = parser.parse(bytes)? else { return Ok((None, 0)) };
-        let head = stored.take().map(|parser| finish(*parser, &bytes[..length]));
-        return Ok((head.transpose()?, length));
+        let head = finish(parser, &bytes[..length])?;
+        *stored = None;
+        return Ok((Some(head), length));
     }
     let mut parser = begin();
     if let Some(length) = parser.parse(bytes)? {
-        return Ok((Some(finish(parser, &bytes[..length])?), length));
+        return Ok((Some(finish(&mut parser, &bytes[..length])?), length));
     }
     *stored = Some(Box::new(parser));
     Ok((None, 0))
@@ -222,10 +237,10 @@ impl HeadParser<RequestLine> {
     ///
     /// # Errors
     /// `Host` is missing, repeated or malformed, or the body's length is ambiguous.
-    pub fn finish(self, bytes: &[u8]) -> Result<RequestHead, FramingError> {
+    pub fn finish(&mut self, bytes: &[u8]) -> Result<RequestHead, FramingError> {
         let RequestLine { method, target, version } =
-            self.start.ok_or(FramingError::RequestLine)?;
-        if let Some(error) = self.summary.host_error {
+            self.start.take().ok_or(FramingError::RequestLine)?;
+        if let Some(error) = self.summary.host_error.take() {
             return Err(error);
         }
         match self.summary.host_count {
@@ -234,7 +249,8 @@ impl HeadParser<RequestLine> {
             _ => return Err(FramingError::HostRepeated),
         }
         let length = self.summary.body_length(version)?.unwrap_or(BodyLength::Known(0));
-        let mut fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
+        let spans = std::mem::take(&mut self.spans);
+        let mut fields = Fields::from_parts(Buffer::copy_of(bytes), spans);
         if let Form::Absolute { authority } = &target.form {
             fields.set("Host", &bytes[authority.clone()]);
         }
@@ -253,7 +269,7 @@ impl HeadParser<StatusLine> {
     ///
     /// # Errors
     /// The body's length is ambiguous, or the status is 101.
-    pub fn finish(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
+    pub fn finish(&mut self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let head = self.finish_upgrade(bytes)?;
         if head.status == 101 { Err(FramingError::UnexpectedUpgrade) } else { Ok(head) }
     }
@@ -262,13 +278,14 @@ impl HeadParser<StatusLine> {
     ///
     /// # Errors
     /// The body's length is ambiguous, or a 101 declares one.
-    pub fn finish_upgrade(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
-        let StatusLine { status, version } = self.start.ok_or(FramingError::StatusLine)?;
+    pub fn finish_upgrade(&mut self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
+        let StatusLine { status, version } = self.start.take().ok_or(FramingError::StatusLine)?;
         let length = self.summary.body_length(version)?;
         if status == 101 && (length.is_some() || version != Version::Http11) {
             return Err(FramingError::UnexpectedUpgrade);
         }
-        let fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
+        let spans = std::mem::take(&mut self.spans);
+        let fields = Fields::from_parts(Buffer::copy_of(bytes), spans);
         Ok(ResponseHead { status, version, fields, length, connection: self.summary.connection })
     }
 }
@@ -290,6 +307,14 @@ impl RequestHead {
         match self.text(&self.target.path) {
             "" => "/",
             path => path,
+        }
+    }
+
+    /// The path as bytes: [`Self::path`] without the check of its encoding.
+    pub fn path_bytes(&self) -> &[u8] {
+        match self.fields.bytes().get(self.target.path.clone()) {
+            None | Some([]) => b"/",
+            Some(path) => path,
         }
     }
 
@@ -396,13 +421,13 @@ impl ConnectionOptions {
     }
 }
 
-/// Splits a field line into its name and its trimmed value.
-pub(super) fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
+/// Splits a field line into its name and the rest after the colon.
+pub(super) fn split_name(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     let end = token_length(line);
     match (end, line.get(end)) {
         (0, Some(b' ' | b'\t')) => Err(FramingError::Folded),
         (end, _) if end > MAX_NAME => Err(FramingError::HeaderNameTooLong),
-        (end, Some(b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
+        (end, Some(b':')) if end > 0 => Ok((&line[..end], &line[end + 1..])),
         _ => Err(FramingError::HeaderName),
     }
 }

@@ -7,16 +7,26 @@ use crate::{http1::Fields, route::normalize::is_routed_as};
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
 pub fn host(fields: &Fields) -> Cow<'_, str> {
-    let value = fields.get("host").unwrap_or_default();
     // Always valid: the framing accepts only ASCII names and addresses.
-    let value = std::str::from_utf8(value).unwrap_or_default();
-    if let Some((address, _)) = value.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        let address = address.parse::<Ipv6Addr>().unwrap_or(Ipv6Addr::UNSPECIFIED);
-        return Cow::Owned(format!("[{address}]"));
+    match host_bytes(fields) {
+        Cow::Borrowed(host) => Cow::Borrowed(std::str::from_utf8(host).unwrap_or_default()),
+        Cow::Owned(host) => Cow::Owned(String::from_utf8(host).unwrap_or_default()),
     }
-    let name = value.split_once(':').map_or(value, |(name, _)| name);
-    let name = name.strip_suffix('.').unwrap_or(name);
-    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+}
+
+/// As [`host`], in bytes.
+pub fn host_bytes(fields: &Fields) -> Cow<'_, [u8]> {
+    let value = fields.get("host").unwrap_or_default();
+    if value.starts_with(b"[") {
+        let address = value[1..].split(|byte| *byte == b']').next().unwrap_or_default();
+        let address = std::str::from_utf8(address).ok().and_then(|address| address.parse().ok());
+        let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED);
+        return Cow::Owned(format!("[{address}]").into_bytes());
+    }
+    let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
+    let name = &value[..end];
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.iter().any(u8::is_ascii_uppercase) {
         Cow::Owned(name.to_ascii_lowercase())
     } else {
         Cow::Borrowed(name)

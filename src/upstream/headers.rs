@@ -5,10 +5,24 @@ use std::rc::Rc;
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use crate::http1::{FieldSink, Fields, ResponseHead, head::ConnectionOptions};
+use crate::http1::{FieldSink, Fields, ResponseHead, head::ConnectionOptions, is_foldable};
 
 /// The header with the path prefix that the client sees.
 pub(super) const FORWARDED_PREFIX: &str = "x-forwarded-prefix";
+
+/// The name of a client's field.
+#[derive(Clone, Copy)]
+pub(super) struct ClientFieldName<'f> {
+    pub(super) bytes: &'f [u8],
+    /// True if upstreams may read it as another name: see [`is_foldable`].
+    pub(super) is_foldable: bool,
+}
+
+impl<'f> ClientFieldName<'f> {
+    pub(super) fn of(bytes: &'f [u8]) -> Self {
+        Self { bytes, is_foldable: is_foldable(bytes) }
+    }
+}
 
 /// The headers from which a route reads a key, cost, tier or token. A client can neither remove them with
 /// `Connection` nor add a second one under an alias.
@@ -25,14 +39,14 @@ pub struct ProtectedHeaders {
 impl ProtectedHeaders {
     /// Protects the headers in `names`.
     pub fn new(names: &[HeaderName]) -> Self {
-        let has_odd_names = names.iter().any(|name| can_be_alias(name.as_str().as_bytes()));
+        let has_odd_names = names.iter().any(|name| is_foldable(name.as_str().as_bytes()));
         Self { own: names.into(), tested: Rc::default(), has_odd_names }
     }
 
     /// Also protects the headers in `tested`, which routes share.
     #[must_use]
     pub fn with_tested(self, tested: &Rc<[HeaderName]>) -> Self {
-        let is_odd = |name: &HeaderName| can_be_alias(name.as_str().as_bytes());
+        let is_odd = |name: &HeaderName| is_foldable(name.as_str().as_bytes());
         let has_odd_names = self.has_odd_names || tested.iter().any(is_odd);
         Self { tested: Rc::clone(tested), has_odd_names, ..self }
     }
@@ -44,11 +58,12 @@ impl ProtectedHeaders {
 
     /// True if `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
     /// `X-Cost`, so a client could send one cost to the gateway and another to the upstream.
-    pub(super) fn has_alias(&self, name: &[u8]) -> bool {
+    pub(super) fn has_alias(&self, name: ClientFieldName<'_>) -> bool {
         let is_empty = self.own.is_empty() && self.tested.is_empty();
-        if is_empty || !(self.has_odd_names || can_be_alias(name)) {
+        if is_empty || !(self.has_odd_names || name.is_foldable) {
             return false;
         }
+        let name = name.bytes;
         let dashed = dashed_name(name);
         let mut all = self.own.iter().chain(&*self.tested);
         let is_alias =
@@ -60,19 +75,7 @@ impl ProtectedHeaders {
 /// The spelling of `name` with dashes only, if it differs: CGI-like upstreams read both alike.
 pub fn dashed_alias(name: &HeaderName) -> Option<HeaderName> {
     let name = name.as_str().as_bytes();
-    can_be_alias(name).then(|| HeaderName::from_bytes(&dashed_name(name)).ok()).flatten()
-}
-
-/// True if upstreams may read `name` as another header: CGI-like ones map every character that is neither a
-/// letter nor a digit to `_`, and some join several of them.
-pub(super) fn can_be_alias(name: &[u8]) -> bool {
-    let mut before = b'a';
-    name.iter().any(|byte| {
-        let is_dash = *byte == b'-';
-        let is_doubled = is_dash && before == b'-';
-        before = *byte;
-        is_doubled || !(is_dash || byte.is_ascii_alphanumeric())
-    })
+    is_foldable(name).then(|| HeaderName::from_bytes(&dashed_name(name)).ok()).flatten()
 }
 
 /// `name` with one dash in place of each run of characters that are neither letters nor digits.
@@ -148,7 +151,8 @@ pub(super) enum FieldRule {
 }
 
 impl FieldRule {
-    pub(super) fn of(name: &[u8]) -> Self {
+    pub(super) fn of(name: ClientFieldName<'_>) -> Self {
+        let ClientFieldName { bytes: name, is_foldable } = name;
         // The length excludes most names without a comparison.
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let dropped = match name.len() {
@@ -168,7 +172,7 @@ impl FieldRule {
         match dropped {
             true => Self::Drop,
             // CGI-like upstreams read `X_Forwarded_For` as `X-Forwarded-For`.
-            false if can_be_alias(name) => match Self::of(&dashed_name(name)) {
+            false if is_foldable => match Self::of(ClientFieldName::of(&dashed_name(name))) {
                 Self::Forward => Self::Forward,
                 _ => Self::Drop,
             },
@@ -228,7 +232,7 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
         "retry-after",
         "location",
     ];
-    let is_protected = protected.contains(name) || protected.has_alias(name);
+    let is_protected = protected.contains(name) || protected.has_alias(ClientFieldName::of(name));
     let name = &*dashed_name(name);
     let starts = |prefix: &[u8]| {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))

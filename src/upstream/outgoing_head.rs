@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use super::{
     ServerAddress, Target,
     headers::{
-        FORWARDED_PREFIX, FieldRule, ListedFields, ProtectedHeaders, can_be_alias, dashed_name,
+        ClientFieldName, FORWARDED_PREFIX, FieldRule, ListedFields, ProtectedHeaders, dashed_name,
     },
 };
 use crate::{
-    http1::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields},
+    http1::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields, is_foldable},
     template::HeaderRules,
     trace::TraceHeader,
 };
@@ -173,7 +173,7 @@ impl OutgoingHead<'_> {
     /// also left out.
     fn drops(&self, name: &[u8]) -> bool {
         self.changes.as_ref().is_some_and(|RequestHeaderChanges { rules, .. }| {
-            rules.drops(name) || can_be_alias(name) && rules.drops(&dashed_name(name))
+            rules.drops(name) || is_foldable(name) && rules.drops(&dashed_name(name))
         })
     }
 
@@ -184,6 +184,7 @@ impl OutgoingHead<'_> {
         let mut forwarded = ForwardedFields { proto: false, host: false };
         let is_host_kept = *self.host == HostRule::Preserve;
         out.append(&self.client.fields, |name| {
+            let field = ClientFieldName::of(name);
             if !is_host_kept && name.eq_ignore_ascii_case(b"host") {
                 return false;
             }
@@ -195,7 +196,7 @@ impl OutgoingHead<'_> {
             }
             let is_first =
                 |has_one: &mut bool| std::mem::replace(has_one, self.is_trusted) != self.is_trusted;
-            let is_kept = match FieldRule::of(name) {
+            let is_kept = match FieldRule::of(field) {
                 FieldRule::Forward => true,
                 FieldRule::Drop => false,
                 FieldRule::TrustedOnly => self.is_trusted,
@@ -204,7 +205,7 @@ impl OutgoingHead<'_> {
             };
             let is_hop_by_hop =
                 !listed.is_empty() && listed.contains(name) && !self.protected.contains(name);
-            is_kept && !self.protected.has_alias(name) && !is_hop_by_hop && !self.drops(name)
+            is_kept && !self.protected.has_alias(field) && !is_hop_by_hop && !self.drops(name)
         });
         forwarded
     }

@@ -315,7 +315,7 @@ impl OutgoingRequest {
         let trailers = body.client.take_trailers();
         body.encoder.finish(&mut self.bytes, |out| {
             if let Some(trailers) = trailers {
-                trailers.write_to(out, |name, _| is_trailer_allowed(name, &body.protected));
+                trailers.write_to(out, |name| is_trailer_allowed(name, &body.protected));
             }
         });
     }

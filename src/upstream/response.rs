@@ -128,7 +128,7 @@ impl ResponseBody {
             let trailers = self.take_trailers();
             encoder.finish(out, |out| {
                 if let Some(trailers) = trailers {
-                    trailers.write_to(out, |_, _| true);
+                    trailers.write_to(out, |_| true);
                 }
             });
         }

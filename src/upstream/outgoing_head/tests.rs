@@ -25,7 +25,7 @@ fn assert_both_versions_have(lines: &[u8], head: AttemptHead<'_>) {
     let mut fields = Fields::new();
     head.write_fields(&mut fields);
     let mut again = Vec::new();
-    fields.write_to(&mut again, |_, _| true);
+    fields.write_to(&mut again, |_| true);
     assert_eq!(String::from_utf8_lossy(&again), String::from_utf8_lossy(lines));
 }
 
