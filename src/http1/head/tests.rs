@@ -144,7 +144,9 @@ fn bytes_are_searched_once_in_a_head_that_trickles_in() {
     let mut parser = HeadParser::request(BOUNDS);
     for end in 0..=head.len() {
         assert_eq!(parser.parse(&head.as_bytes()[..end]), Ok(None));
-        assert_eq!(parser.searched, end);
+        // A CR at the end is tested again, with the byte after it.
+        let is_cr = head.as_bytes()[..end].ends_with(b"\r");
+        assert_eq!(parser.searched, end - usize::from(is_cr));
     }
 }
 
