@@ -63,7 +63,8 @@ impl Gateway {
             filled.map_err(|error| body_error(route, request, error))?;
         }
         let client = upload.clone().map_or(client, |upload| upload);
-        let holder = PlaceOwner { client: request.usage.address(), upload: upload.as_deref() };
+        let client_address = request.usage.address();
+        let holder = PlaceOwner { client: client_address, upload: upload.as_deref() };
         let Forwarding { routed, attempts, tracing } = request.forwarding(route);
         let trace = tracing.trace.header();
         let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
@@ -71,6 +72,7 @@ impl Gateway {
         let input = ForwardInput {
             head: &head,
             client: &*client,
+            client_address,
             proxied: peer.proxied,
             target_key: plan.target_key.map(TargetKey),
             trace: tracing.sampled(),

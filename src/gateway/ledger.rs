@@ -208,11 +208,10 @@ impl Ledger {
     }
 
     fn record_broken_body(&self) {
-        if let Some(server) = self.attempts.server.as_deref()
-            && let Some(upstream) = self.route.as_ref().and_then(|route| route.upstream.as_ref())
+        if let Some(upstream) = self.route.as_ref().and_then(|route| route.upstream.as_ref())
             && let Some(balancer) = &upstream.balancer
         {
-            balancer.record_broken_body(server);
+            balancer.record_broken_body(&self.attempts);
         }
     }
 

@@ -9,6 +9,7 @@
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
+    net::IpAddr,
     pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
@@ -156,6 +157,7 @@ impl Gateway {
             balancer: Rc::clone(balancer),
             head: outgoing_head.to_owned_head(),
             outgoing,
+            client_address: request.usage.address(),
             proxied: peer.proxied,
             target_key: TargetKey(plan.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX))),
             copied,
@@ -209,6 +211,8 @@ struct RequestCopy {
     balancer: Rc<LoadBalancer>,
     head: OwnedHead,
     outgoing: OutgoingRequest,
+    /// The masked address of the client whose request was copied.
+    client_address: IpAddr,
     proxied: ProxiedClient,
     target_key: TargetKey,
     copied: Rc<CopiedBody>,
@@ -240,6 +244,7 @@ impl RequestCopy {
         let input = ForwardInput {
             head: &head,
             client: &*copied,
+            client_address: self.client_address,
             proxied: self.proxied,
             target_key: Some(self.target_key),
             trace: None,
@@ -277,9 +282,7 @@ async fn discard(
         match read.await {
             Some(Ok(count)) => length += count,
             Some(Err(_)) => {
-                if let Some(server) = &attempts.server {
-                    balancer.record_broken_body(server);
-                }
+                balancer.record_broken_body(attempts);
                 return false;
             }
             None => return false,

@@ -71,6 +71,8 @@ pub struct EndpointState {
     is_starved: AtomicBool,
     /// The view of its health, packed.
     view: AtomicU64,
+    /// The time of the last success, in ms of the uptime.
+    last_success: AtomicU64,
     /// The peak EWMA of its latency, packed.
     latency: AtomicU64,
     /// The share of errors among its responses, packed.
@@ -123,6 +125,7 @@ impl EndpointState {
             held: Arc::default(),
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
+            last_success: AtomicU64::new(0),
             latency: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             adaptive_limit: AtomicU32::new(NO_LIMIT),
@@ -156,6 +159,16 @@ impl EndpointState {
 
     pub(super) fn publish(&self, view: HealthView) {
         self.view.store(view.to_bits(), Relaxed);
+    }
+
+    /// The time of the last success; zero before the first.
+    pub(super) fn last_success(&self) -> CoarseTime {
+        CoarseTime::from_ms(self.last_success.load(Relaxed))
+    }
+
+    /// Sets the time of the last success. A lost update is harmless.
+    pub(super) fn set_last_success(&self, now: CoarseTime) {
+        self.last_success.store(now.as_ms(), Relaxed);
     }
 
     /// The requests in flight.

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,7 +16,7 @@ use super::{
     endpoint::{EndpointState, LastChange, UpstreamLoad},
     endpoint_address::EndpointAddress,
     target_health::{
-        AttemptKind, Availability, Changes, CheckFailure, Failure, HealthChange, HealthEvent,
+        AttemptKind, Availability, Changes, CheckFailure, FailedAttempt, HealthChange, HealthEvent,
         HealthView, ServiceLevel, TargetHealth, UpstreamHealth,
     },
 };
@@ -240,10 +241,11 @@ impl EndpointSet {
         })
     }
 
-    /// Claims the trial of an endpoint whose ejection has ended. False if another attempt has it.
-    pub(super) fn begin_trial(&self, index: usize, now: CoarseTime) -> bool {
+    /// Claims the trial of an endpoint whose ejection has ended, for a request of `client`. False if another attempt
+    /// has it, or other clients come first.
+    pub(super) fn begin_trial(&self, index: usize, client: IpAddr, now: CoarseTime) -> bool {
         let mut health = self.health.lock();
-        let is_claimed = health.machine.begin_trial(index, now);
+        let is_claimed = health.machine.begin_trial(index, client, now);
         if !health.is_replaced {
             self.members[index].state.publish(health.machine.view(index));
         }
@@ -258,7 +260,8 @@ impl EndpointSet {
         now: CoarseTime,
         clock: &Clock,
     ) {
-        // Without earlier failures, a success changes nothing.
+        self.members[index].state.set_last_success(now);
+        // Without earlier failures, a success changes nothing else.
         if kind == AttemptKind::Regular && !self.members[index].state.view().has_failures() {
             return;
         }
@@ -270,15 +273,17 @@ impl EndpointSet {
     pub(super) fn record_failure(
         &self,
         index: usize,
-        kind: AttemptKind,
-        failure: Failure,
+        attempt: FailedAttempt,
         now: CoarseTime,
         clock: &Clock,
     ) {
         let state = &self.members[index].state;
-        state.count_failure(failure);
+        state.count_failure(attempt.failure);
         state.observe_result(AttemptOutcome::Error, now);
-        self.record(index, clock, |machine| machine.record_failure(index, kind, failure, now));
+        self.record(index, clock, |machine| {
+            machine.note_success(index, state.last_success());
+            machine.record_failure(index, attempt, now)
+        });
     }
 
     /// Records a health check of `endpoint`.

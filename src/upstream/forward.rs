@@ -29,7 +29,7 @@ use super::{
     outgoing_head::{AttemptHead, OutgoingHead},
     pool::{Pool, PoolTable, UpstreamConnection},
     request::OutgoingRequest,
-    target_health::{AttemptKind, Failure},
+    target_health::{AttemptKind, FailedAttempt, Failure},
     tunnel::UpstreamContent,
 };
 use crate::{
@@ -94,6 +94,8 @@ pub struct AttemptLog {
     pub count: u32,
     /// The endpoint of the last attempt.
     pub server: Option<Rc<Pool>>,
+    /// The masked address of the request's client.
+    client: Option<IpAddr>,
     /// The time from the first attempt's start to the response's head; `None` without a response.
     pub time: Option<Duration>,
 }
@@ -104,6 +106,8 @@ pub struct ForwardInput<'r> {
     pub head: &'r OutgoingHead<'r>,
     /// The client's stream.
     pub client: &'r dyn ClientStream,
+    /// The masked address of the client, or of the client whose request was copied.
+    pub client_address: IpAddr,
     /// The client's addresses, for the PROXY protocol.
     pub proxied: ProxiedClient,
     /// The key by which `hash` chooses a target; `None` for other policies, and if a part of the key is ambiguous.
@@ -210,10 +214,12 @@ impl LoadBalancer {
         bits
     }
 
-    /// Records a response that the server of `pool` broke off within its body. Its head was a success, so
+    /// Records a response that the server of the last attempt broke off within its body. Its head was a success, so
     /// only `health.failures` consecutive ones eject the target.
     #[cold]
-    pub fn record_broken_body(&self, pool: &Pool) {
+    pub fn record_broken_body(&self, attempts: &AttemptLog) {
+        let AttemptLog { server: Some(pool), client: Some(client), .. } = attempts else { return };
+        let client = *client;
         let endpoints = self.endpoints();
         let set = &endpoints.set;
         let count = pool.endpoint().count_broken_body();
@@ -222,7 +228,13 @@ impl LoadBalancer {
             && let Some(index) = endpoints.pools.iter().position(is_same)
         {
             let (now, clock) = (self.state.now(), self.state.clock());
-            set.record_failure(index, AttemptKind::Regular, Failure::BrokenBodies, now, clock);
+            let (kind, failure) = (AttemptKind::Regular, Failure::BrokenBodies);
+            set.record_failure(
+                index,
+                FailedAttempt { kind, failure, client, sent: now },
+                now,
+                clock,
+            );
         }
     }
 

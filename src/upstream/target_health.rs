@@ -12,11 +12,13 @@
 //! ```
 //!
 //! - **Passive**: a number of failures in a row ejects a target; a failed connect ejects it at once. A
-//!   success resets the count. If a target fails again soon after its return, its ejection takes twice as
-//!   long.
+//!   success resets the count, and a request that was sent before it does not count. If a target fails again
+//!   soon after its return, its ejection takes twice as long.
 //! - **Bound**: the suspicion behind an ejection may be wrong: the fault may be the network's or the
 //!   requests'. So at most a share of the targets is ejected, and the last one in service only after each
-//!   target has failed the full number of times in a row. Then all are down, and each is tried once a second.
+//!   target has failed the full number of times in a row, by failed connects or by the requests of at least two
+//!   clients: one client may send requests that fail at any target. Then all are down, and each is tried once a
+//!   second, by the requests of different clients in turn.
 //! - **Active**: a target that its health checks find down is known to be down, not just suspected, so it does
 //!   not count in the share. Passed health checks end an ejection early, with a trial.
 //!
@@ -24,15 +26,19 @@
 
 mod change;
 mod failure;
+mod run;
 mod target;
 mod view;
 
-pub use change::{Changes, EjectionCause, HealthChange, HealthEvent, ReturnCause};
+use std::net::IpAddr;
+
+pub use change::{Changes, EjectionCause, HealthChange, HealthEvent, KeptReason, ReturnCause};
 pub use failure::{CheckFailure, Failure};
+pub use run::FailedAttempt;
 pub use target::TargetHealth;
 pub use view::{Availability, HealthView, ServiceLevel, TargetStatus};
 
-use self::target::TargetState;
+use self::{run::FailureRun, target::TargetState};
 use crate::clock::CoarseTime;
 
 /// The time between trials of a target while all are down, in ms.
@@ -104,25 +110,29 @@ impl UpstreamHealth {
         ServiceLevel::of(views, now, self.settings.check_interval)
     }
 
-    /// Claims the trial of a target whose ejection has ended. False if another attempt has it. If its result
-    /// is not recorded, the next trial may begin after the duration of a first ejection, but after at most
+    /// Claims the trial of a target whose ejection has ended, for a request of the client with this masked address.
+    /// False if another attempt has it, or if this client had the last trial and other clients come first. If its
+    /// result is not recorded, the next trial may begin after the duration of a first ejection, but after at most
     /// [`ALL_DOWN_TRIAL_INTERVAL`] while all are down.
-    pub fn begin_trial(&mut self, index: usize, now: CoarseTime) -> bool {
+    pub fn begin_trial(&mut self, index: usize, client: IpAddr, now: CoarseTime) -> bool {
         let lease = if self.is_all_down() {
             self.settings.duration.min(ALL_DOWN_TRIAL_INTERVAL)
         } else {
             self.settings.duration
         };
         let target = &mut self.targets[index];
-        match &mut target.state {
+        match target.state {
             _ if target.is_down => false,
             TargetState::InService | TargetState::SlowStart(_) => true,
-            TargetState::Ejected { until, .. } if *until <= now => {
-                *until = now.saturating_add(lease.max(1));
-                true
-            }
-            TargetState::Ejected { .. } => false,
+            TargetState::Ejected { .. } => target.claim_trial(client, lease, now),
         }
+    }
+
+    /// Notes that an attempt at the target succeeded at `at`. A caller that skips [`Self::record_success`] while there
+    /// are no failures calls this before it records a failure.
+    pub fn note_success(&mut self, index: usize, at: CoarseTime) {
+        let target = &mut self.targets[index];
+        target.last_success = target.last_success.max(at);
     }
 
     /// Records an attempt that succeeded.
@@ -134,9 +144,10 @@ impl UpstreamHealth {
 
     fn apply_success(&mut self, index: usize, kind: AttemptKind, now: CoarseTime) -> Changes {
         let mut changes = Changes::new();
+        self.note_success(index, now);
         let target = &mut self.targets[index];
         if !target.is_ejected() {
-            target.failures = 0;
+            target.run = FailureRun::default();
             target.is_kept = false;
         } else if kind == AttemptKind::Trial {
             target.return_to_service(&self.settings, now);
@@ -154,38 +165,31 @@ impl UpstreamHealth {
     pub fn record_failure(
         &mut self,
         index: usize,
-        kind: AttemptKind,
-        failure: Failure,
+        attempt: FailedAttempt,
         now: CoarseTime,
     ) -> Changes {
-        let changes = self.apply_failure(index, kind, failure, now);
+        let changes = self.apply_failure(index, attempt, now);
         self.check();
         changes
     }
 
-    fn apply_failure(
-        &mut self,
-        index: usize,
-        kind: AttemptKind,
-        failure: Failure,
-        now: CoarseTime,
-    ) -> Changes {
+    fn apply_failure(&mut self, index: usize, attempt: FailedAttempt, now: CoarseTime) -> Changes {
+        let failure = attempt.failure;
         let target = &mut self.targets[index];
         if self.settings.max_share == 0 || target.is_down || !target.is_member() {
             return Changes::new();
         }
         if target.is_ejected() {
             // Attempts sent before the ejection may still fail.
-            return match kind {
+            return match attempt.kind {
                 AttemptKind::Trial => self.fail_trial(index, failure, now),
                 AttemptKind::Regular => Changes::new(),
             };
         }
-        target.count_failure();
-        if !target.is_suspected(failure, &self.settings) {
+        if !target.count_failure(&attempt) || !target.is_suspected(failure, &self.settings) {
             return Changes::new();
         }
-        let cause = EjectionCause::Failures { count: target.failures, last: failure };
+        let cause = EjectionCause::Failures { count: target.run.count, last: failure };
         self.suspect(index, cause, now)
     }
 
@@ -249,19 +253,25 @@ impl UpstreamHealth {
     fn suspect(&mut self, index: usize, cause: EjectionCause, now: CoarseTime) -> Changes {
         let settings = self.settings;
         let works = |(other, target): (usize, &TargetHealth)| {
-            other != index && target.is_in_service() && !target.has_failed(&settings)
+            other != index && target.is_in_service() && !target.has_surely_failed(&settings)
         };
         let mut changes = Changes::new();
         if !self.targets.iter().enumerate().any(works) {
-            // The last working target is ejected only after the full number of failures.
-            if self.targets[index].has_failed(&settings) {
+            // The last working target is ejected only after the full number of failures, of several clients.
+            let target = &mut self.targets[index];
+            if target.has_surely_failed(&settings) {
                 self.eject_all(index, cause, now, &mut changes);
+            } else if target.has_failed(&settings) && target.is_notice_due(&settings, now) {
+                target.last_notice = Some(now);
+                let event = HealthEvent::KeptInService { cause, reason: KeptReason::OneClient };
+                changes.push(HealthChange { index, event });
             }
         } else if self.ejected_count() < self.max_ejected() {
             let duration = self.targets[index].eject(&settings, now);
             changes.push(HealthChange { index, event: HealthEvent::Ejected { cause, duration } });
         } else if !std::mem::replace(&mut self.targets[index].is_kept, true) {
-            changes.push(HealthChange { index, event: HealthEvent::KeptInService { cause } });
+            let event = HealthEvent::KeptInService { cause, reason: KeptReason::MaxShare };
+            changes.push(HealthChange { index, event });
         }
         changes
     }
@@ -298,7 +308,7 @@ impl UpstreamHealth {
         for (index, target) in in_service {
             let cause = match cause {
                 EjectionCause::Failures { last: failure, .. } if index != last => {
-                    EjectionCause::Failures { count: target.failures, last: failure }
+                    EjectionCause::Failures { count: target.run.count, last: failure }
                 }
                 cause => cause,
             };

@@ -12,7 +12,7 @@ mod dial;
 mod place;
 mod record;
 
-use std::{io, pin::pin, rc::Rc, task::Poll, time::Duration};
+use std::{io, net::IpAddr, pin::pin, rc::Rc, task::Poll, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -38,6 +38,7 @@ pub(super) struct RequestAttempts<'r> {
     pub(super) balancer: &'r LoadBalancer,
     pub(super) endpoints: Rc<WorkerEndpoints>,
     pub(super) client: &'r dyn ClientStream,
+    client_address: IpAddr,
     attempts: &'r mut AttemptLog,
     pub(super) trace: Option<&'r mut RequestTrace>,
     wanted: ConnectionNeeds,
@@ -124,10 +125,12 @@ impl<'r> RequestAttempts<'r> {
         let max_connections = endpoints.set.servers.bounds.max_connections;
         let proxied = input.proxied;
         let is_upgrade = outgoing.upgrade().is_some();
+        attempts.client = Some(input.client_address);
         Self {
             balancer,
             endpoints,
             client: input.client,
+            client_address: input.client_address,
             attempts,
             trace,
             wanted: ConnectionNeeds {

@@ -63,7 +63,10 @@ fn choose(balancer: &LoadBalancer, turn: u64, excluded: &[usize]) -> Option<usiz
 
 fn fail(balancer: &LoadBalancer, clock: &Clock, index: usize, failure: Failure) {
     let (set, now) = (balancer.state.endpoints(), balancer.state.now());
-    set.record_failure(index, AttemptKind::Regular, failure, now, clock);
+    // Each failure is another client's.
+    let client = IpAddr::from(balancer.random().to_be_bytes().map(u16::from));
+    let kind = AttemptKind::Regular;
+    set.record_failure(index, FailedAttempt { kind, failure, client, sent: now }, now, clock);
 }
 
 #[test]
@@ -202,7 +205,13 @@ fn health_and_load_outlive_a_reload() {
     assert_eq!(after.set.members[1].state.in_flight(), 1);
     assert!((0..20).all(|turn| choose(&balancer, turn, &[]) != Some(0)), "still ejected");
     // Records in the old set no longer show.
-    before.set.record_failure(1, AttemptKind::Regular, Failure::Connect, CoarseTime::ZERO, &clock);
+    let failed = FailedAttempt {
+        kind: AttemptKind::Regular,
+        failure: Failure::Connect,
+        client: [10, 0, 0, 1].into(),
+        sent: CoarseTime::ZERO,
+    };
+    before.set.record_failure(1, failed, CoarseTime::ZERO, &clock);
     assert!((0..50).any(|turn| choose(&balancer, turn, &[]) == Some(1)));
     drop(place);
     assert_eq!(after.set.members[1].state.in_flight(), 0);

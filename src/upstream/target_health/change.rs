@@ -28,10 +28,12 @@ pub enum HealthEvent {
         /// The duration, in ms.
         duration: u64,
     },
-    /// The target is not ejected, because the maximum share of targets is already ejected.
+    /// The target is not ejected in spite of its failures.
     KeptInService {
         /// The cause for which it would be ejected.
         cause: EjectionCause,
+        /// The reason why it stays in service.
+        reason: KeptReason,
     },
     /// An ejected target is in service again.
     Returned(ReturnCause),
@@ -63,6 +65,15 @@ pub enum EjectionCause {
     },
     /// The trial after an ejection failed.
     Trial(Failure),
+}
+
+/// The reason why a failing target stays in service.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeptReason {
+    /// The maximum share of targets is already ejected.
+    MaxShare,
+    /// It is the last target, and all requests that failed came from one client.
+    OneClient,
 }
 
 /// The reason why an ejected target is in service again.
@@ -106,9 +117,7 @@ impl fmt::Display for HealthEvent {
             Self::Ejected { cause, duration } => {
                 write!(f, "ejected for {} s: {cause}", *duration as f64 / 1_000.0)
             }
-            Self::KeptInService { cause } => {
-                write!(f, "not ejected, because the maximum share of the targets is: {cause}")
-            }
+            Self::KeptInService { cause, reason } => write!(f, "not ejected, because {reason}: {cause}"),
             Self::Returned(ReturnCause::Trial) => {
                 f.write_str("in service again: the trial request succeeded")
             }
@@ -121,6 +130,15 @@ impl fmt::Display for HealthEvent {
             Self::Up { checks } => write!(f, "{checks} passed health checks in a row"),
             Self::AllDown => f.write_str("no target is left in service"),
         }
+    }
+}
+
+impl fmt::Display for KeptReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MaxShare => "the maximum share of the targets is",
+            Self::OneClient => "it is the last target and all failed requests came from one client",
+        })
     }
 }
 

@@ -12,8 +12,11 @@
 //!
 //! The results of its health checks, and a weight of 0, are independent of this state.
 
+use std::net::IpAddr;
+
 use super::{
-    Failure, HealthSettings,
+    ALL_DOWN_TRIAL_INTERVAL, FailedAttempt, Failure, HealthSettings,
+    run::FailureRun,
     view::{HealthView, ViewKind},
 };
 use crate::clock::CoarseTime;
@@ -25,7 +28,13 @@ use crate::clock::CoarseTime;
 pub struct TargetHealth {
     pub(super) state: TargetState,
     /// Failures since the last success.
-    pub(super) failures: u32,
+    pub(super) run: FailureRun,
+    /// The time of the last success, as of the last [`UpstreamHealth::note_success`](super::UpstreamHealth::note_success).
+    pub(super) last_success: CoarseTime,
+    /// The client of the last trial of the current ejection.
+    pub(super) trial_client: Option<IpAddr>,
+    /// The time of the last event for failures of one client that eject no target.
+    pub(super) last_notice: Option<CoarseTime>,
     /// True if only the maximum share prevents the target's ejection.
     pub(super) is_kept: bool,
     /// The duration of the last ejection, in ms; 0 before the first.
@@ -79,9 +88,17 @@ impl TargetHealth {
 
     /// Checks the invariants between the fields, in debug builds.
     pub(super) fn check(&self) {
-        debug_assert!(!self.is_ejected() || self.failures == 0, "ejected, with failures: {self:?}");
+        debug_assert!(
+            !self.is_ejected() || self.run.is_empty(),
+            "ejected, with failures: {self:?}"
+        );
         debug_assert!(!self.is_ejected() || self.last_duration > 0, "no duration: {self:?}");
-        debug_assert!(!self.is_kept || self.failures > 0, "kept without failures: {self:?}");
+        debug_assert!(!self.is_kept || !self.run.is_empty(), "kept without failures: {self:?}");
+        debug_assert!(
+            self.trial_client.is_none() || self.is_ejected(),
+            "a trial without an ejection: {self:?}"
+        );
+        self.run.check();
         debug_assert!(
             self.passed_checks == 0 || self.failed_checks == 0,
             "health checks passed and failed in a row: {self:?}"
@@ -90,7 +107,7 @@ impl TargetHealth {
 
     /// The view for the choice.
     pub(super) fn view(&self) -> HealthView {
-        let failures = self.failures;
+        let failures = self.run.count;
         match self.state {
             _ if self.is_drained => HealthView::new(ViewKind::Drained, CoarseTime::ZERO, failures),
             _ if self.is_down => HealthView::new(ViewKind::Down, CoarseTime::ZERO, failures),
@@ -142,7 +159,7 @@ impl TargetHealth {
         self.last_duration = duration.max(1);
         self.state =
             TargetState::Ejected { since: now, until: now.saturating_add(self.last_duration) };
-        self.failures = 0;
+        self.run = FailureRun::default();
         self.is_kept = false;
         self.passed_checks = 0;
         self.last_duration
@@ -158,7 +175,8 @@ impl TargetHealth {
         } else {
             TargetState::InService
         };
-        self.failures = 0;
+        self.trial_client = None;
+        self.run = FailureRun::default();
         self.is_kept = false;
     }
 
@@ -169,14 +187,47 @@ impl TargetHealth {
         }
     }
 
-    /// Records a failed attempt while the target is in service.
-    pub(super) fn count_failure(&mut self) {
-        self.failures = self.failures.saturating_add(1);
+    /// Records a failed attempt while the target is in service. Returns false, and counts nothing, if it was sent
+    /// before the last success.
+    pub(super) fn count_failure(&mut self, attempt: &FailedAttempt) -> bool {
+        let counts = attempt.counts_after(self.last_success);
+        if counts {
+            self.run.count(attempt);
+        }
+        counts
     }
 
-    /// True if the failures suffice for an ejection, whatever the state of other targets.
+    /// Claims the trial of an ejected target until `lease` ms have passed. False if it is not due. A client that had
+    /// a trial waits a little longer for the next, so that other clients' requests come first: its own may be the
+    /// ones that fail.
+    pub(super) fn claim_trial(&mut self, client: IpAddr, lease: u64, now: CoarseTime) -> bool {
+        let TargetState::Ejected { until, .. } = &mut self.state else { return false };
+        let extra = if self.trial_client == Some(client) {
+            self.last_duration.min(ALL_DOWN_TRIAL_INTERVAL)
+        } else {
+            0
+        };
+        if until.saturating_add(extra) > now {
+            return false;
+        }
+        *until = now.saturating_add(lease.max(1));
+        self.trial_client = Some(client);
+        true
+    }
+
+    /// True if the failures suffice for an ejection while another target works.
     pub(super) fn has_failed(&self, settings: &HealthSettings) -> bool {
-        self.failures >= settings.failures.max(1)
+        self.run.count >= settings.failures.max(1)
+    }
+
+    /// True if failures of one client may be reported again: once in the duration of an ejection.
+    pub(super) fn is_notice_due(&self, settings: &HealthSettings, now: CoarseTime) -> bool {
+        self.last_notice.is_none_or(|last| now.saturating_sub(last) >= settings.duration)
+    }
+
+    /// True if the failures suffice for an ejection even of the last target.
+    pub(super) fn has_surely_failed(&self, settings: &HealthSettings) -> bool {
+        self.run.is_of_target(settings.failures.max(1))
     }
 
     /// True if this failure suffices while another target works: a failed connect counts at once, and broken

@@ -23,7 +23,15 @@ fn health(size: usize) -> UpstreamHealth {
     UpstreamHealth::new(SETTINGS, vec![TargetHealth::new(); size], NOW)
 }
 
-/// Fails `count` attempts; returns the changes of all.
+fn client(number: u32) -> IpAddr {
+    IpAddr::from([10, 0, 0, number as u8])
+}
+
+fn failed(kind: AttemptKind, failure: Failure, number: u32, sent: CoarseTime) -> FailedAttempt {
+    FailedAttempt { kind, failure, client: client(number), sent }
+}
+
+/// Fails `count` attempts of different clients; returns the changes of all.
 fn fail(
     health: &mut UpstreamHealth,
     index: usize,
@@ -32,8 +40,9 @@ fn fail(
     now: CoarseTime,
 ) -> Vec<HealthEvent> {
     let mut events = Vec::new();
-    for _ in 0..count {
-        let changes = health.record_failure(index, AttemptKind::Regular, failure, now);
+    for number in 0..count {
+        let failed = failed(AttemptKind::Regular, failure, number, now);
+        let changes = health.record_failure(index, failed, now);
         events.extend(changes.iter().map(|change| change.event));
     }
     events
@@ -96,7 +105,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     assert_eq!(statuses(&health, NOW), ["ejected"; 5]);
     assert_eq!(statuses(&health, NOW + 1_000), ["half_open"; 5]);
     // One works again, so at most two stay ejected.
-    assert!(health.begin_trial(4, NOW + 1_000));
+    assert!(health.begin_trial(4, client(9), NOW + 1_000));
     let changes = health.record_success(4, AttemptKind::Trial, NOW + 1_010);
     assert_eq!(changes.len(), 3, "{changes:?}");
     let ejected = health.targets().iter().filter(|target| target.counts_as_ejected()).count();
@@ -110,14 +119,18 @@ fn a_single_target_is_down_after_the_full_count_and_tried_once_a_second() {
     assert_eq!(health.state(NOW + 400), ServiceLevel::AllDown { retry_after: 600 });
     for second in 1..100 {
         let now = NOW + second * 1_000;
-        assert!(!health.begin_trial(0, now - 1));
-        assert!(health.begin_trial(0, now));
-        assert!(!health.begin_trial(0, now));
-        let changes = health.record_failure(0, AttemptKind::Trial, Failure::Connect, now);
+        assert!(!health.begin_trial(0, client(second as u32 % 2), now - 1));
+        assert!(health.begin_trial(0, client(second as u32 % 2), now));
+        assert!(!health.begin_trial(0, client(second as u32 % 2), now));
+        let changes = health.record_failure(
+            0,
+            failed(AttemptKind::Trial, Failure::Connect, second as u32 % 2, now),
+            now,
+        );
         assert!(changes.is_empty(), "no line a second");
     }
     let now = NOW + 100_000;
-    assert!(health.begin_trial(0, now));
+    assert!(health.begin_trial(0, client(9), now));
     let changes = health.record_success(0, AttemptKind::Trial, now);
     assert_eq!(changes[0].to_string(), "in service again: the trial request succeeded");
     assert_eq!(statuses(&health, now), ["slow_start"]);
@@ -128,11 +141,15 @@ fn a_failed_trial_doubles_the_ejection_up_to_its_maximum() {
     let mut health = health(2);
     fail(&mut health, 0, Failure::Connect, 1, NOW);
     let (mut now, mut duration) = (NOW, 10_000);
-    for _ in 0..10 {
+    for round in 0..10 {
         now += duration;
-        assert!(!health.begin_trial(0, now - 1));
-        assert!(health.begin_trial(0, now));
-        let changes = health.record_failure(0, AttemptKind::Trial, Failure::Timeout, now);
+        assert!(!health.begin_trial(0, client(round % 2), now - 1));
+        assert!(health.begin_trial(0, client(round % 2), now));
+        let changes = health.record_failure(
+            0,
+            failed(AttemptKind::Trial, Failure::Timeout, round % 2, now),
+            now,
+        );
         duration = (2 * duration).min(300_000);
         let cause = EjectionCause::Trial(Failure::Timeout);
         assert_eq!(changes[0].event, HealthEvent::Ejected { cause, duration });
@@ -155,7 +172,7 @@ fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
         event => panic!("{event:?}"),
     };
     let return_at = |health: &mut UpstreamHealth, now: CoarseTime| {
-        assert!(health.begin_trial(0, now));
+        assert!(health.begin_trial(0, client(9), now));
         health.record_success(0, AttemptKind::Trial, now);
     };
     assert_eq!(ejection(&mut health, NOW), 10_000);
@@ -172,10 +189,13 @@ fn one_attempt_has_the_trial_until_it_lapses() {
     let mut health = health(2);
     fail(&mut health, 0, Failure::Connect, 1, NOW);
     let due = NOW + 10_000;
-    assert!(health.begin_trial(0, due));
+    assert!(health.begin_trial(0, client(9), due));
     assert_eq!(health.view(0).availability(due), Availability::Unavailable);
-    assert!(!health.begin_trial(0, due + 9_999));
-    assert!(health.begin_trial(0, due + 10_000), "the first trial's result was never recorded");
+    assert!(!health.begin_trial(0, client(8), due + 9_999));
+    assert!(
+        health.begin_trial(0, client(8), due + 10_000),
+        "the first trial's result was never recorded"
+    );
 }
 
 /// Attempts sent before the ejection end after it, and change nothing.
@@ -216,7 +236,7 @@ fn health_checks_rise_and_fall() {
     assert!(health.record_check(0, failed, NOW).is_empty());
     // Attempts do not change its state.
     health.record_success(0, AttemptKind::Regular, NOW);
-    assert!(!health.begin_trial(0, NOW));
+    assert!(!health.begin_trial(0, client(9), NOW));
     assert!(health.record_check(0, Ok(()), NOW).is_empty());
     let changes = health.record_check(0, Ok(()), NOW);
     assert_eq!(changes[0].to_string(), "2 passed health checks in a row");
@@ -292,15 +312,106 @@ fn a_rebuild_keeps_the_share() {
     assert_eq!(statuses(&rebuilt, NOW + 2), ["slow_start", "ejected", "up"]);
 }
 
+/// Only two clients, or failed connects, show that the target fails and not just one client's requests.
 #[test]
-fn a_target_is_small() {
-    assert!(size_of::<TargetHealth>() <= 64, "{}", size_of::<TargetHealth>());
+fn one_client_does_not_eject_the_last_target() {
+    for size in [1, 2, 5] {
+        let mut health = health(size);
+        let mut fail_all = |number: u32, now: CoarseTime| -> Vec<HealthEvent> {
+            let attempt = failed(AttemptKind::Regular, Failure::Reset, number, now);
+            let attempts = (0..10 * size).map(|turn| turn % size);
+            let changes = attempts.flat_map(|index| health.record_failure(index, attempt, now));
+            changes.map(|change| change.event).collect()
+        };
+        let events = fail_all(1, NOW);
+        assert!(!events.contains(&HealthEvent::AllDown), "{events:?}");
+        let is_kept = |event: &&HealthEvent| {
+            matches!(event, HealthEvent::KeptInService { reason: KeptReason::OneClient, .. })
+        };
+        let kept = events.iter().find(is_kept);
+        if size < 5 {
+            let expected = "not ejected, because it is the last target and all failed requests came \
+                            from one client: 5 failures in a row, the last: connection lost";
+            assert_eq!(kept.unwrap().to_string(), expected);
+        }
+        // The next line follows after the duration of an ejection.
+        assert_eq!(fail_all(1, NOW + 9_999).iter().find(is_kept), None);
+        let events = fail_all(2, NOW + 9_999);
+        assert!(events.contains(&HealthEvent::AllDown), "{size} targets: {events:?}");
+    }
 }
 
-/// Any event: (ms since the last, target, kind).
-fn events() -> impl Strategy<Value = Vec<(u64, usize, u8)>> {
+#[test]
+fn failed_connects_of_one_client_eject_the_last_target() {
+    let mut health = health(1);
+    let connect = failed(AttemptKind::Regular, Failure::Connect, 1, NOW);
+    let reset = failed(AttemptKind::Regular, Failure::Reset, 1, NOW);
+    for _ in 0..4 {
+        assert!(health.record_failure(0, connect, NOW).is_empty());
+    }
+    health.record_failure(0, reset, NOW);
+    assert_eq!(health.state(NOW), ServiceLevel::Serving);
+    health.record_failure(0, connect, NOW);
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
+}
+
+/// Slow requests that time out together say nothing about the target if others succeeded in the meantime.
+#[test]
+fn a_request_sent_before_the_last_success_does_not_count() {
+    let mut health = health(2);
+    let timeout = |sent: CoarseTime, number: u32| {
+        failed(AttemptKind::Regular, Failure::Timeout, number, sent)
+    };
+    health.note_success(0, NOW + 29_000);
+    for number in 0..9 {
+        assert!(health.record_failure(0, timeout(NOW, number), NOW + 30_000).is_empty());
+    }
+    assert!(!health.view(0).has_failures());
+    for number in 0..4 {
+        health.record_failure(0, timeout(NOW + 29_001, number), NOW + 59_001);
+    }
+    assert_eq!(statuses(&health, NOW), ["up", "up"]);
+    health.record_failure(0, timeout(NOW + 29_001, 4), NOW + 59_001);
+    assert_eq!(statuses(&health, NOW + 59_001), ["ejected", "up"]);
+}
+
+/// One client's requests may fail at any target, so they must not be the only trials.
+#[test]
+fn a_trial_of_another_client_comes_first() {
+    let mut health = health(1);
+    fail(&mut health, 0, Failure::Reset, 5, NOW);
+    let now = NOW + 1_000;
+    assert!(health.begin_trial(0, client(1), now));
+    health.record_failure(0, failed(AttemptKind::Trial, Failure::Reset, 1, now), now);
+    let due = now + 1_000;
+    assert!(!health.begin_trial(0, client(1), due + 999));
+    assert!(health.clone().begin_trial(0, client(1), due + 1_000), "the only client");
+    assert!(health.begin_trial(0, client(2), due));
+    health.record_success(0, AttemptKind::Trial, due);
+    assert_eq!(statuses(&health, due), ["slow_start"]);
+}
+
+#[test]
+fn a_target_is_small() {
+    assert!(size_of::<TargetHealth>() <= 128, "{}", size_of::<TargetHealth>());
+}
+
+/// An event of any kind.
+#[derive(Clone, Debug)]
+struct Event {
+    /// The time since the last event, in ms.
+    pause: u64,
+    index: usize,
+    kind: u8,
+    /// The client's number.
+    number: u32,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
     let pause = prop_oneof![4 => 0_u64..100, 2 => 0_u64..3_000, 1 => 0_u64..400_000];
-    prop::collection::vec((pause, 0_usize..8, 0_u8..10), 1..300)
+    let event = (pause, 0_usize..8, 0_u8..10, 0_u32..3)
+        .prop_map(|(pause, index, kind, number)| Event { pause, index, kind, number });
+    prop::collection::vec(event, 1..300)
 }
 
 proptest! {
@@ -316,19 +427,24 @@ proptest! {
         let settings = HealthSettings { failures, max_share, ..SETTINGS };
         let mut health = UpstreamHealth::new(settings, vec![TargetHealth::new(); size], NOW);
         let mut now = NOW;
-        for (pause, index, kind) in events {
+        for Event { pause, index, kind, number } in events {
             now += pause;
             let index = index % size;
             let trial = health.view(index).availability(now) == Availability::Trial;
-            let attempt = if trial && health.begin_trial(index, now) {
+            let attempt = if trial && health.begin_trial(index, client(number), now) {
                 AttemptKind::Trial
             } else {
                 AttemptKind::Regular
             };
             match kind {
                 0..=2 => health.record_success(index, attempt, now),
-                3..=5 => health.record_failure(index, attempt, Failure::Connect, now),
-                6..=7 => health.record_failure(index, attempt, Failure::Status(503), now),
+                3..=4 => {
+                    health.record_failure(index, failed(attempt, Failure::Connect, number, now), now)
+                }
+                5..=7 => {
+                    let failed = failed(attempt, Failure::Status(503), number, now - pause);
+                    health.record_failure(index, failed, now)
+                }
                 8 => health.record_check(index, Ok(()), now),
                 _ => health.record_check(index, Err(CheckFailure::Timeout), now),
             };
@@ -356,8 +472,9 @@ fn each_target_has_an_event_when_all_are_ejected() {
     let mut ejected = Vec::new();
     let mut events = Vec::new();
     for index in 0..4 {
-        for _ in 0..5 {
-            for change in health.record_failure(index, AttemptKind::Regular, Failure::Reset, NOW) {
+        for number in 0..5 {
+            let failed = failed(AttemptKind::Regular, Failure::Reset, number, NOW);
+            for change in health.record_failure(index, failed, NOW) {
                 if matches!(change.event, HealthEvent::Ejected { .. }) {
                     ejected.push(change.index);
                 }

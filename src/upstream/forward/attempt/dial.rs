@@ -13,7 +13,7 @@ use crate::{
         connection_budget::is_address_unavailable,
         forward::UpstreamError,
         pool::UpstreamConnection,
-        target_health::{AttemptKind, Failure},
+        target_health::{AttemptKind, FailedAttempt, Failure},
     },
 };
 
@@ -86,9 +86,14 @@ impl RequestAttempts<'_> {
                 trace.begin_attempt(peer_server(pool), clock.uptime());
             }
             let now = self.balancer.state.now();
-            let (kind, failure) = (AttemptKind::Regular, Failure::Connect);
             if first_has_failed {
-                endpoints.set.record_failure(index, kind, failure, now, clock);
+                let failed = FailedAttempt {
+                    kind: AttemptKind::Regular,
+                    failure: Failure::Connect,
+                    client: self.client_address,
+                    sent: now,
+                };
+                endpoints.set.record_failure(index, failed, now, clock);
             }
         }
         Ok(connected)

@@ -77,7 +77,7 @@ impl RequestAttempts<'_> {
                     self.excluded.push(index);
                     continue;
                 }
-                if !endpoints.set.begin_trial(index, now) {
+                if !endpoints.set.begin_trial(index, self.client_address, now) {
                     self.excluded.push(index);
                     continue;
                 }

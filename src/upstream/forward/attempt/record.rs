@@ -9,7 +9,7 @@ use crate::{
     upstream::{
         adaptive_concurrency::{Sample, SampleOutcome},
         forward::{ForwardError, UpstreamError},
-        target_health::Failure,
+        target_health::{FailedAttempt, Failure},
     },
 };
 
@@ -74,7 +74,9 @@ impl RequestAttempts<'_> {
         let now = uptime.to_coarse();
         let latency = uptime.saturating_sub(start).as_micros() as u64;
         set.members[index].state.observe_latency(latency.max(FAILURE_LATENCY), now);
-        set.record_failure(index, kind, failure, now, clock);
+        let failed =
+            FailedAttempt { kind, failure, client: self.client_address, sent: start.to_coarse() };
+        set.record_failure(index, failed, now, clock);
         let outcome = match failure {
             Failure::Timeout | Failure::Status(503) => SampleOutcome::Dropped,
             Failure::Status(_) => SampleOutcome::Responded,

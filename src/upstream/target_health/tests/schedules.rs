@@ -1,6 +1,6 @@
 //! 1,000 simulated schedules of failing targets, with a balancer in front.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, net::IpAddr};
 
 use super::SETTINGS;
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
     clock::CoarseTime,
     mix::SplitMix,
     upstream::target_health::{
-        AttemptKind, Availability, CheckFailure, Failure, HealthSettings, HealthView, ServiceLevel,
-        TargetHealth, TargetStatus, UpstreamHealth,
+        AttemptKind, Availability, CheckFailure, FailedAttempt, Failure, HealthSettings,
+        HealthView, ServiceLevel, TargetHealth, TargetStatus, UpstreamHealth,
     },
 };
 
@@ -19,6 +19,8 @@ const DURATION: u64 = 60_000;
 const MAX_PAUSE: u64 = 40;
 /// Time for which a silent target keeps an attempt waiting, in ms.
 const TIMEOUT: u64 = 300;
+/// Number of clients.
+const CLIENTS: u64 = 3;
 /// Maximum time for which requests find no target although one works: the timeout of a trial that began
 /// before it worked, then the time until the next trial is due and a request chooses that target.
 const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
@@ -74,7 +76,18 @@ impl EndpointView for Views<'_> {
 }
 
 /// An attempt, by the time of its end.
-type Attempt = Reverse<(CoarseTime, usize, bool, bool)>;
+type Attempt = Reverse<EndOfAttempt>;
+
+/// How an attempt will end; ordered by the time.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct EndOfAttempt {
+    end: CoarseTime,
+    sent: CoarseTime,
+    target: usize,
+    client: IpAddr,
+    is_trial: bool,
+    is_failed: bool,
+}
 
 struct Run {
     settings: HealthSettings,
@@ -82,6 +95,8 @@ struct Run {
     health: UpstreamHealth,
     views: Vec<HealthView>,
     in_flight: Vec<u32>,
+    /// The time of each target's last success.
+    successes: Vec<CoarseTime>,
     attempts: BinaryHeap<Attempt>,
     refused: u64,
     failed: u64,
@@ -112,6 +127,7 @@ impl Run {
             ),
             views: vec![HealthView::default(); size],
             in_flight: vec![0; size],
+            successes: vec![CoarseTime::ZERO; size],
             attempts: BinaryHeap::new(),
             refused: 0,
             failed: 0,
@@ -134,6 +150,7 @@ impl Run {
 
     /// Sends one request, if there is a target for it.
     fn send(&mut self, balancer: &Balancer, random: u64, now: CoarseTime) {
+        let client = IpAddr::from([10, 0, 0, (random % CLIENTS) as u8]);
         let mut excluded = Vec::new();
         loop {
             let input = PickRequest {
@@ -148,7 +165,7 @@ impl Run {
                 return;
             };
             let is_trial = self.views[choice.index].availability(now) == Availability::Trial;
-            if is_trial && !self.health.begin_trial(choice.index, now) {
+            if is_trial && !self.health.begin_trial(choice.index, client, now) {
                 excluded.push(choice.index);
                 continue;
             }
@@ -162,8 +179,14 @@ impl Run {
                 Some(Failure::Connect) => 1,
                 _ => 10,
             };
-            let attempt = (now + latency, choice.index, is_trial, failure.is_some());
-            self.attempts.push(Reverse(attempt));
+            self.attempts.push(Reverse(EndOfAttempt {
+                end: now + latency,
+                sent: now,
+                target: choice.index,
+                client,
+                is_trial,
+                is_failed: failure.is_some(),
+            }));
             return;
         }
     }
@@ -187,7 +210,8 @@ impl Run {
 
     /// Records the attempts that end until `now`.
     fn end_attempts(&mut self, now: CoarseTime) {
-        while let Some(&Reverse((end, target, is_trial, is_failed))) = self.attempts.peek() {
+        while let Some(&Reverse(attempt)) = self.attempts.peek() {
+            let EndOfAttempt { end, sent, target, client, is_trial, is_failed } = attempt;
             if end > now {
                 return;
             }
@@ -197,9 +221,17 @@ impl Run {
             if is_failed {
                 self.failed += 1;
                 let failure = self.failure(target, end - 1).unwrap_or(Failure::Reset);
-                self.health.record_failure(target, kind, failure, end);
-            } else if is_trial || self.views[target].has_failures() {
-                self.health.record_success(target, kind, end);
+                self.health.note_success(target, self.successes[target]);
+                self.health.record_failure(
+                    target,
+                    FailedAttempt { kind, failure, client, sent },
+                    end,
+                );
+            } else {
+                self.successes[target] = end;
+                if is_trial || self.views[target].has_failures() {
+                    self.health.record_success(target, kind, end);
+                }
             }
             self.publish();
             self.check_bound(end);
