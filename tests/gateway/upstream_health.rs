@@ -1,5 +1,7 @@
 //! Ejection of failing targets, and upstreams of which all targets are down.
 
+/// Clients whose requests fail at every target.
+mod clients;
 /// What operators see of the health of targets.
 mod operator;
 /// Retries on other targets.
@@ -90,8 +92,10 @@ fn all_down_is_a_503_at_once_and_the_first_response_ends_it() {
         ),
         Clock::simulated(START),
     );
-    for _ in 0..5 {
-        assert_eq!(get(gateway.address(), "/", "").status, 502);
+    // One client does not eject the only target.
+    for number in 0..5 {
+        let mut client = Client::connect_from([127, 0, 0, 2 + number % 2], gateway.address());
+        assert_eq!(client.get("/", "").status, 502);
     }
     let response = get(gateway.address(), "/", "");
     assert_eq!(response.status, 503);

@@ -1,5 +1,7 @@
-//! Tests of the health of targets, event by event. `schedules` simulates targets that fail and recover.
+//! Tests of the health of targets, event by event. `clients` has the failures of
+//! one client's requests, `schedules` simulates targets that fail and recover.
 
+mod clients;
 mod schedules;
 
 use proptest::prelude::*;
@@ -310,85 +312,6 @@ fn a_rebuild_keeps_the_share() {
     let targets = health.targets()[..3].to_vec();
     let rebuilt = UpstreamHealth::new(SETTINGS, targets, NOW + 2);
     assert_eq!(statuses(&rebuilt, NOW + 2), ["slow_start", "ejected", "up"]);
-}
-
-/// Only two clients, or failed connects, show that the target fails and not just one client's requests.
-#[test]
-fn one_client_does_not_eject_the_last_target() {
-    for size in [1, 2, 5] {
-        let mut health = health(size);
-        let mut fail_all = |number: u32, now: CoarseTime| -> Vec<HealthEvent> {
-            let attempt = failed(AttemptKind::Regular, Failure::Reset, number, now);
-            let attempts = (0..10 * size).map(|turn| turn % size);
-            let changes = attempts.flat_map(|index| health.record_failure(index, attempt, now));
-            changes.map(|change| change.event).collect()
-        };
-        let events = fail_all(1, NOW);
-        assert!(!events.contains(&HealthEvent::AllDown), "{events:?}");
-        let is_kept = |event: &&HealthEvent| {
-            matches!(event, HealthEvent::KeptInService { reason: KeptReason::OneClient, .. })
-        };
-        let kept = events.iter().find(is_kept);
-        if size < 5 {
-            let expected = "not ejected, because it is the last target and all failed requests came \
-                            from one client: 5 failures in a row, the last: connection lost";
-            assert_eq!(kept.unwrap().to_string(), expected);
-        }
-        // The next line follows after the duration of an ejection.
-        assert_eq!(fail_all(1, NOW + 9_999).iter().find(is_kept), None);
-        let events = fail_all(2, NOW + 9_999);
-        assert!(events.contains(&HealthEvent::AllDown), "{size} targets: {events:?}");
-    }
-}
-
-#[test]
-fn failed_connects_of_one_client_eject_the_last_target() {
-    let mut health = health(1);
-    let connect = failed(AttemptKind::Regular, Failure::Connect, 1, NOW);
-    let reset = failed(AttemptKind::Regular, Failure::Reset, 1, NOW);
-    for _ in 0..4 {
-        assert!(health.record_failure(0, connect, NOW).is_empty());
-    }
-    health.record_failure(0, reset, NOW);
-    assert_eq!(health.state(NOW), ServiceLevel::Serving);
-    health.record_failure(0, connect, NOW);
-    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
-}
-
-/// Slow requests that time out together say nothing about the target if others succeeded in the meantime.
-#[test]
-fn a_request_sent_before_the_last_success_does_not_count() {
-    let mut health = health(2);
-    let timeout = |sent: CoarseTime, number: u32| {
-        failed(AttemptKind::Regular, Failure::Timeout, number, sent)
-    };
-    health.note_success(0, NOW + 29_000);
-    for number in 0..9 {
-        assert!(health.record_failure(0, timeout(NOW, number), NOW + 30_000).is_empty());
-    }
-    assert!(!health.view(0).has_failures());
-    for number in 0..4 {
-        health.record_failure(0, timeout(NOW + 29_001, number), NOW + 59_001);
-    }
-    assert_eq!(statuses(&health, NOW), ["up", "up"]);
-    health.record_failure(0, timeout(NOW + 29_001, 4), NOW + 59_001);
-    assert_eq!(statuses(&health, NOW + 59_001), ["ejected", "up"]);
-}
-
-/// One client's requests may fail at any target, so they must not be the only trials.
-#[test]
-fn a_trial_of_another_client_comes_first() {
-    let mut health = health(1);
-    fail(&mut health, 0, Failure::Reset, 5, NOW);
-    let now = NOW + 1_000;
-    assert!(health.begin_trial(0, client(1), now));
-    health.record_failure(0, failed(AttemptKind::Trial, Failure::Reset, 1, now), now);
-    let due = now + 1_000;
-    assert!(!health.begin_trial(0, client(1), due + 999));
-    assert!(health.clone().begin_trial(0, client(1), due + 1_000), "the only client");
-    assert!(health.begin_trial(0, client(2), due));
-    health.record_success(0, AttemptKind::Trial, due);
-    assert_eq!(statuses(&health, due), ["slow_start"]);
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
     time::Duration,
 };
+
+use socket2::{Domain, Socket, Type};
 
 /// Time limit of each read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,6 +89,15 @@ impl Client {
     /// The connection was refused.
     pub fn try_connect(address: SocketAddr) -> std::io::Result<Self> {
         TcpStream::connect(address).map(Self::from_socket)
+    }
+
+    /// Connects from another address of this machine, such as 127.0.0.5.
+    pub fn connect_from(source: impl Into<IpAddr>, address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        socket.bind(&SocketAddr::new(source.into(), 0).into()).expect("a local address");
+        socket.connect(&address.into()).expect("a connection");
+        Self::from_socket(socket.into())
     }
 
     /// Takes over an established connection.
