@@ -50,7 +50,7 @@ const DRAIN_TIMEOUT: u64 = 10_000;
 /// Maximum time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
 
-/// Maximum number of reads from such a client in one poll. Then the task yields to others.
+/// Maximum number of discarding reads in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
 
 /// The data that a new client connection needs, for any HTTP version.
@@ -231,13 +231,9 @@ impl Connection {
         let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
         self.requests_left.set(requests_left);
         let input = self.input.borrow();
-        let is_drainable = match input.unread_body_len() {
-            Some(unread) if unread <= MAX_DRAINED => true,
-            // The upstream is still reading the body.
-            _ => {
-                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
-            }
-        };
+        // Otherwise the upstream may still be reading the body.
+        let is_drainable = input.is_drainable(MAX_DRAINED)
+            || matches!(&response.content, Content::Stream(stream) if stream.is_sending_request());
         response.request.is_persistent()
             && is_drainable
             && requests_left != Some(0)
@@ -246,15 +242,15 @@ impl Connection {
 
     /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.
     async fn drain_body(&self) -> Disposition {
-        let unread = self.input.borrow().unread_body_len();
-        if unread != Some(0) {
-            if unread.is_none_or(|unread| unread > MAX_DRAINED) {
-                return Disposition::Linger;
-            }
+        if !self.input.borrow().is_drainable(MAX_DRAINED) {
+            return Disposition::Linger;
+        }
+        if !self.input.borrow().is_body_read() {
+            let mut left = MAX_DRAINED;
             self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
             let drained = std::future::poll_fn(|cx| match self.state.timeout() {
                 Some(ExpiredDeadline::Close) => Poll::Ready(false),
-                _ => self.input.borrow_mut().poll_drain_body(&self.socket, cx),
+                _ => self.input.borrow_mut().poll_drain_body(&self.socket, &mut left, cx),
             });
             if !drained.await {
                 return Disposition::Linger;

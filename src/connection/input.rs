@@ -2,14 +2,17 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::Connection;
+use super::{Connection, MAX_DISCARDS_PER_POLL};
 use crate::{
     connection_state::{CloseMode, ConnectionState, ExpiredDeadline, StateCell},
     http1::{
         BodyDecoder, BodyEncoder, BodyLength, Buffer, Fields, FramingError, HeadBounds, HeadParser,
         RequestHead, Version, head::resume_parse, start_line::RequestLine,
     },
-    transport::{BodyError, ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read},
+    transport::{
+        BodyError, ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read,
+        socket::yield_turn,
+    },
 };
 
 /// Maximum number of bytes of unsent interim (1xx) responses. Further ones are dropped.
@@ -208,15 +211,23 @@ impl Input {
         self.interim.clear();
     }
 
-    /// The number of unread bytes of the body. `None` if the number is unknown, or if the bytes may never arrive.
-    pub(super) fn unread_body_len(&self) -> Option<u64> {
+    /// True if the unread rest of the body may be discarded to reach the next request: it arrives in any case, and it
+    /// is not known to be longer than `max` bytes.
+    pub(super) fn is_drainable(&self, max: u64) -> bool {
         match self.body.remaining() {
-            _ if self.desynced => None,
-            Some(0) => Some(0),
+            _ if self.desynced => false,
+            Some(0) => true,
             // Without `100 Continue`, the client may or may not send the body.
-            _ if self.expects_continue => None,
-            remaining => remaining,
+            _ if self.expects_continue => false,
+            Some(unread) => unread <= max,
+            // Chunks.
+            None => self.body.error().is_none(),
         }
+    }
+
+    /// True if the body was read to its end.
+    pub(super) fn is_body_read(&self) -> bool {
+        self.body.remaining() == Some(0)
     }
 
     /// Takes the pending interim responses.
@@ -229,21 +240,26 @@ impl Input {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Reads and discards the rest of the body. Ready with true if its end was reached.
+    /// Reads and discards the rest of the body, at most `left` bytes, which it counts down. Ready with true if the
+    /// body's end was reached.
     pub(super) fn poll_drain_body(
         &mut self,
         socket: &SharedSocket,
+        left: &mut u64,
         cx: &mut Context<'_>,
     ) -> Poll<bool> {
         let mut discarded = Buffer::with_capacity(0);
-        loop {
+        for _ in 0..MAX_DISCARDS_PER_POLL {
             let read = self.poll_body(socket, cx, BodyEncoder::Plain, &mut discarded);
             match ready!(read) {
                 Ok(0) => return Poll::Ready(true),
-                Ok(_) => discarded.clear(),
-                Err(_) => return Poll::Ready(false),
+                Ok(count) if count as u64 <= *left => *left -= count as u64,
+                Ok(_) | Err(_) => return Poll::Ready(false),
             }
+            discarded.clear();
         }
+        yield_turn(cx);
+        Poll::Pending
     }
 
     /// Appends body bytes to `out`, encoded by `encoder`. Ready with the number of body bytes, without

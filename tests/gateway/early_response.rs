@@ -28,8 +28,6 @@ routes:
     ))
 }
 
-const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-
 #[test]
 fn a_short_unread_body_keeps_the_connection_in_sync() {
     let upstream = Upstream::hello();
@@ -62,26 +60,29 @@ fn a_short_unread_body_keeps_the_connection_in_sync() {
 }
 
 #[test]
-fn a_long_or_chunked_unread_body_closes_the_connection() {
+fn a_long_unread_body_closes_the_connection() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     assert_eq!(Client::connect(gateway.address()).get("/limited", "").status, 200);
     for (path, status) in [("/limited", 429), ("/nowhere", 404)] {
-        for (length, sent) in
-            [("Content-Length: 10000000", 300_000), ("Transfer-Encoding: chunked", 0)]
-        {
-            let mut client = Client::connect(gateway.address());
-            client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n"));
-            client.send(vec![b'x'; sent]);
-            if sent == 0 {
-                client
-                    .send("5\r\nhello\r\n0\r\n\r\nGET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
-            }
-            // Bytes were unread when the gateway closed; a reset would destroy the response.
-            let response = client.try_read_response().expect("the response survives the close");
-            assert_eq!((response.status, response.header("connection")), (status, Some("close")));
-            assert!(client.is_closed(), "an orderly close");
-        }
+        let mut client = Client::connect(gateway.address());
+        let length = "Content-Length: 10000000";
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n"));
+        client.send(vec![b'x'; 300_000]);
+        // Bytes were unread when the gateway closed; a reset would destroy the response.
+        let response = client.try_read_response().expect("the response survives the close");
+        assert_eq!((response.status, response.header("connection")), (status, Some("close")));
+        assert!(client.is_closed(), "an orderly close");
+
+        // The length of chunks shows only at their end.
+        let mut client = Client::connect(gateway.address());
+        client
+            .send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
+        client.send(format!("1000\r\n{}\r\n", "x".repeat(0x1000)).repeat(17));
+        client.send("0\r\n\r\nGET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+        let response = client.try_read_response().expect("the response survives the close");
+        assert_eq!(response.status, status);
+        assert!(client.is_closed(), "an orderly close");
     }
     assert_eq!(upstream.request_count(), 1);
 }
@@ -149,16 +150,38 @@ fn continue_is_sent_once_and_the_connection_is_kept() {
 }
 
 #[test]
-fn a_chunked_body_after_a_refusal_is_never_the_next_request() {
+fn a_short_chunked_body_after_a_refusal_is_discarded() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
-    for _ in 0..20 {
-        let mut client = Client::connect(gateway.address());
-        client.send(format!("POST /nowhere HTTP/1.1\r\nHost: a\r\n{CHUNKED}"));
-        assert_eq!(client.read_response().status, 404);
-        let _ = client.socket.write_all(b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(client.try_read_response().is_none());
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.get("/limited", "").status, 200);
+    for (path, status) in [("/limited", 429), ("/nowhere", 404)] {
+        for chunks in [1, 15] {
+            let smuggled = format!("{:x<4096}", "GET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+            let body = format!("1000\r\n{smuggled}\r\n").repeat(chunks) + "0\r\nX-Sum: 1\r\n\r\n";
+            let head =
+                format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+            client.send(head + &body + "GET /open?next HTTP/1.1\r\nHost: a\r\n\r\n");
+            let response = client.read_response();
+            assert_eq!((response.status, response.header("connection")), (status, None));
+            assert_eq!(client.read_response().status, 200, "{path}, {chunks} chunks");
+        }
     }
+    assert!(upstream.request_texts().iter().all(|text| !text.contains("smuggled")));
+    assert_eq!(upstream.request_count(), 1 + 4);
+}
+
+#[test]
+fn a_malformed_chunk_after_a_refusal_closes_the_connection() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    client.send(
+        "POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX\r\n\
+         0\r\n\r\nGET /open HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert_eq!(client.read_response().status, 404);
+    assert!(client.is_closed_or_reset());
     assert_eq!(upstream.request_count(), 0);
 }
 
