@@ -79,8 +79,7 @@ impl UpgradeRequest {
     /// Checks an HTTP/1 101, and makes it the response for the client.
     ///
     /// # Errors
-    /// It names another protocol, or does not answer the key made for an HTTP/2 client. An HTTP/1 client
-    /// checks the answer itself.
+    /// It names another protocol, or does not answer the key.
     pub(super) fn accept_http1(&self, head: &mut ResponseHead) -> Result<(), FramingError> {
         let mut answered = head.fields.get_all("upgrade");
         let is_asked_for = answered
@@ -88,9 +87,7 @@ impl UpgradeRequest {
             .is_some_and(|value| value.eq_ignore_ascii_case(self.protocol.as_bytes()));
         let mut is_accepted = is_asked_for && answered.next().is_none();
         drop(answered);
-        if self.is_from_http2
-            && let Some(expected) = self.key.accept()
-        {
+        if let Some(expected) = self.key.accept() {
             is_accepted &= head.fields.get(ACCEPT) == Some(expected.as_bytes());
             self.set_accept(head, expected);
         }

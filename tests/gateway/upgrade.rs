@@ -146,6 +146,23 @@ fn a_101_that_was_asked_for_begins_a_tunnel() {
     });
 }
 
+/// The client would take any other answer for a cache's or another protocol's.
+#[test]
+fn a_101_that_does_not_answer_the_key_is_a_502() {
+    for accept in ["Sec-WebSocket-Accept: wrong\r\n", ""] {
+        let upstream = Upstream::with_handler(move |_, socket| {
+            let head =
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+            let _ = socket.write_all(format!("{head}{accept}\r\n").as_bytes());
+            echo(socket);
+            false
+        });
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        assert_eq!(client.send(request("/x")).read_response().status, 502);
+    }
+}
+
 #[test]
 fn any_protocol_but_http_itself_is_tunnelled() {
     on_protocols(&HTTP1, |protocol| {
