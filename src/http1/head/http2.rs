@@ -116,6 +116,9 @@ fn add_fields(
     parts: &Parts,
     authority: Option<&[u8]>,
 ) -> Result<(), FramingError> {
+    if parts.headers.get_all("host").iter().nth(1).is_some() {
+        return Err(FramingError::HostRepeated);
+    }
     let mut cookies = Vec::new();
     for (name, value) in &parts.headers {
         let name = name.as_str();
@@ -231,6 +234,7 @@ mod tests {
         let get = || Request::get("https://a.test/");
         for (request, error) in [
             (get().header("host", "b.test"), FramingError::HostRepeated),
+            (get().header("host", "a.test").header("host", "a.test"), FramingError::HostRepeated),
             (get().header("connection", "close"), FramingError::ConnectionField),
             (get().header("transfer-encoding", "chunked"), FramingError::ConnectionField),
             (get().header("upgrade", "h2c"), FramingError::ConnectionField),
