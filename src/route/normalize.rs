@@ -1,8 +1,8 @@
 //! The normal form of a path, RFC 3986, 6.2.2, used for routing, for keys and for the forwarded request.
 //!
 //! `//a`, `/%61` and `/x/../a` are all `/a`, so no spelling bypasses a route or its limits. Ambiguous paths
-//! are rejected: `%00`, a malformed escape, a `..` above the root. `%2F` is kept: it is data in a segment,
-//! not a separator.
+//! are rejected: `%00`, a malformed escape, a `..` above the root, `..%2F`. Any other `%2F` is kept: it is data in a
+//! segment, not a separator.
 
 use std::borrow::Cow;
 
@@ -24,6 +24,9 @@ pub enum PathError {
     /// `.` or `..` with a parameter, as in `/..;/`: some upstreams resolve it, others do not.
     #[error("a . or .. segment of the path must not have a parameter (;)")]
     DotParameter,
+    /// `.` or `..` beside `%2F` or `%5C`, as in `/..%2F`: an upstream that decodes these to slashes resolves it.
+    #[error("a . or .. in the path must not be beside %2F or %5C")]
+    DotBesideSlash,
     /// A part of the path that a route's `rewrite` inserts would change the shape of the new path.
     #[error(
         "a part of the path cannot be inserted into another path: it is . or .., or a part of an escape"
@@ -208,6 +211,9 @@ fn remove_dot_segments(path: &str, slashes: Slashes) -> Result<String, PathError
         if let Some((".." | ".", _)) = segment.split_once(';') {
             return Err(PathError::DotParameter);
         }
+        if has_dots_beside_slash(segment) {
+            return Err(PathError::DotBesideSlash);
+        }
         let skipped =
             matches!(segment, "." | "..") || (segment.is_empty() && slashes == Slashes::Merge);
         ends_in_directory = skipped;
@@ -226,6 +232,14 @@ fn remove_dot_segments(path: &str, slashes: Slashes) -> Result<String, PathError
         out.push_str(segment);
     }
     Ok(out)
+}
+
+/// True if a segment, whose escapes are in upper case, would have a `.` or `..` segment with its `%2F` and `%5C`
+/// decoded to slashes.
+fn has_dots_beside_slash(segment: &str) -> bool {
+    let has_slash = segment.contains("%2F") || segment.contains("%5C");
+    let mut parts = segment.split("%2F").flat_map(|part| part.split("%5C"));
+    has_slash && parts.any(|part| matches!(part.split(';').next(), Some("." | "..")))
 }
 
 #[cfg(test)]
@@ -247,6 +261,7 @@ mod tests {
             ("/a/b/..", "/a/"),
             ("/..a/.b", "/..a/.b"),
             ("/a%2fb", "/a%2Fb"),
+            ("/a..%2F.b%5C...", "/a..%2F.b%5C..."),
             ("/a%20b", "/a%20b"),
             ("/a//", "/a/"),
             ("///", "/"),
@@ -281,6 +296,14 @@ mod tests {
             ("/a/..;/b", PathError::DotParameter),
             ("/.;x=1", PathError::DotParameter),
             ("/%2e%2E;", PathError::DotParameter),
+            ("/..%2fadmin", PathError::DotBesideSlash),
+            ("/x%2f..%2Fadmin", PathError::DotBesideSlash),
+            ("/x/.%2f", PathError::DotBesideSlash),
+            ("/x%2F%2e%2e", PathError::DotBesideSlash),
+            ("/x%5c..%5Cadmin", PathError::DotBesideSlash),
+            ("/x%2F..%5Cadmin", PathError::DotBesideSlash),
+            ("/x%2F..;v=1%2Fadmin", PathError::DotBesideSlash),
+            ("/x%2F..;/admin", PathError::DotBesideSlash),
         ] {
             assert_eq!(normalize(given, Slashes::Merge), Err(error), "{given}");
         }
@@ -356,10 +379,11 @@ mod tests {
         }
 
         #[test]
-        fn normalize_is_idempotent(path in "/[a-z%./0-9A-F]{0,24}", slashes in slashes()) {
+        fn normalize_is_idempotent(path in "/([a-z%./0-9A-F]|%2F|%5c|\\.\\.){0,24}", slashes in slashes()) {
             if let Ok(once) = normalize(&path, slashes) {
                 prop_assert!(once.starts_with('/'));
-                prop_assert!(!once.split('/').any(|s| s == "." || s == ".."));
+                let decoded = once.replace("%2F", "/").replace("%5C", "/");
+                prop_assert!(!decoded.split('/').any(|s| s == "." || s == ".."));
                 prop_assert!(slashes == Slashes::Keep || !once.contains("//"));
                 prop_assert_eq!(normalize(&once, slashes), Ok(Cow::Borrowed(&*once)));
             }
