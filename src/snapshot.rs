@@ -15,7 +15,7 @@
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
-//! | `notes`, `caller_notes` | notes on valid settings that are rarely intended |
+//! | `notes`, `caller_notes`, `bypass_notes` | notes on valid settings that are rarely intended |
 //! | `files` | checks of the files that a configuration names |
 //! | `certificates` | the certificates in use, and their expiry |
 //!
@@ -38,6 +38,7 @@ mod access;
 mod access_log;
 mod algorithm;
 mod balance;
+mod bypass_notes;
 mod caller_notes;
 mod certificates;
 mod compile;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::{caller_notes, listen, section::Section};
+use super::{bypass_notes, caller_notes, listen, section::Section};
 use crate::config::{self, Config, ListenAddress, TargetUrl};
 use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
@@ -31,6 +31,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     note_tiers(root, config);
     note_login(root, config);
     caller_notes::add(root, config);
+    bypass_notes::add(root, config);
 }
 
 /// Notes values of tiers that no request can have.
