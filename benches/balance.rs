@@ -24,8 +24,8 @@ use tidegate::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
         retry_budget::RetryBudget,
         target_health::{
-            AttemptKind, Availability, Failure, HealthSettings, HealthView, TargetHealth,
-            UpstreamHealth,
+            AttemptKind, Availability, FailedAttempt, Failure, HealthSettings, HealthView,
+            TargetHealth, UpstreamHealth,
         },
     },
 };
@@ -157,13 +157,17 @@ fn hash(bencher: Bencher<'_, '_>, count: usize) {
     choose(bencher, &balancer(Policy::Hash, count, |_| 1), &targets(count));
 }
 
+fn failed(failure: Failure) -> FailedAttempt {
+    FailedAttempt { kind: AttemptKind::Regular, failure, client: [10, 0, 0, 1].into(), sent: NOW }
+}
+
 /// Half of the targets is ejected.
 #[divan::bench(args = TARGETS)]
 fn least_requests_half_ejected(bencher: Bencher<'_, '_>, count: usize) {
     let view = targets(count);
     let mut health = UpstreamHealth::new(SETTINGS, vec![TargetHealth::new(); count], NOW);
     for index in 0..count / 2 {
-        health.record_failure(index, AttemptKind::Regular, Failure::Connect, NOW);
+        health.record_failure(index, failed(Failure::Connect), NOW);
         view.targets[index].health.store(health.view(index).to_bits(), Ordering::Relaxed);
     }
     choose(bencher, &balancer(Policy::LeastRequests, count, |_| 1), &view);
@@ -181,7 +185,7 @@ fn record_failure_and_success(bencher: Bencher<'_, '_>, count: usize) {
     let mut health = UpstreamHealth::new(SETTINGS, vec![TargetHealth::new(); count], NOW);
     bencher.bench_local(|| {
         let health = black_box(&mut health);
-        health.record_failure(1, AttemptKind::Regular, Failure::Timeout, NOW);
+        health.record_failure(1, failed(Failure::Timeout), NOW);
         health.record_success(1, AttemptKind::Regular, NOW)
     });
 }

@@ -51,8 +51,8 @@ impl Model {
         self.ends = request.connection == Some("close") || (request.http10 && !keeps_alive);
         let data = request.body.data();
         let (chunked, long) = (matches!(request.body, Body::Chunked { .. }), data.len() > 10);
-        // A request refused by its head leaves its body unread. A short body of known length is read
-        // and discarded; a chunked one, or one that awaits `100 Continue`, ends the connection.
+        // A request refused by its head leaves its body unread. A short body is read and discarded; a
+        // malformed one, or one that awaits `100 Continue`, ends the connection.
         let early = match request.route {
             Route::Nowhere => Some(404),
             Route::Limited => Some(429),
@@ -60,7 +60,9 @@ impl Model {
             _ => None,
         };
         if let Some(status) = early {
-            self.ends |= chunked || (request.expects && !data.is_empty() && !request.http10);
+            let awaits_continue =
+                request.expects && (chunked || !data.is_empty()) && !request.http10;
+            self.ends |= request.fault.is_some() || awaits_continue;
             return self.answer(status, String::new());
         }
         if request.route == Route::Server {
