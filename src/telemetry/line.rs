@@ -62,9 +62,9 @@ pub struct AccessLine<'a> {
     pub time: u64,
     /// The client's address, as determined from trusted proxies.
     pub client: IpAddr,
-    /// The method, which is a token; empty if the request could not be parsed.
+    /// The method; empty if the request could not be parsed.
     pub method: &'a [u8],
-    /// The requested host, which [`host::check`](crate::http1::host::check) has accepted.
+    /// The requested host.
     pub host: &'a [u8],
     /// The normalized path, without query.
     pub path: &'a [u8],
