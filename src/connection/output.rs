@@ -67,6 +67,7 @@ pub(super) struct BodyWriter<S> {
 
 impl<S: BodySink> BodyWriter<S> {
     /// A writer of `body` to `sink`, which may have unsent bytes. The response's deadlines count from now.
+    #[inline]
     pub(super) fn new(
         sink: S,
         body: Option<ResponseBody>,
@@ -195,6 +196,7 @@ impl Connection {
     }
 
     /// The writer of the body of `response`, whose head is in `out`.
+    #[inline]
     pub(super) fn body_writer<'c>(
         &'c self,
         response: Response,
