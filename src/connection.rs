@@ -50,7 +50,7 @@ const DRAIN_TIMEOUT: u64 = 10_000;
 /// Maximum time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
 
-/// Maximum number of reads from such a client in one poll. Then the task yields to others.
+/// Maximum number of reads from a lingering client in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
 
 /// The data that a new client connection needs, for any HTTP version.

@@ -277,7 +277,7 @@ impl HeadParser<StatusLine> {
     /// As [`Self::finish`], for the response to a request for an upgrade: a 101 without a body is accepted.
     ///
     /// # Errors
-    /// The body's length is ambiguous, or a 101 declares one.
+    /// The body's length is ambiguous, or a 101 declares one or is not HTTP/1.1.
     pub fn finish_upgrade(&mut self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let StatusLine { status, version } = self.start.take().ok_or(FramingError::StatusLine)?;
         let length = self.summary.body_length(version)?;

@@ -74,9 +74,9 @@ pub struct AccessLine<'a> {
     pub status: u16,
     /// The route's name; empty if there is none.
     pub route: &'a str,
-    /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route;
-    /// `throttled` if the throttle denied it; `not_checked` if it ended for another reason before the limits
-    /// were charged.
+    /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route; `denied` if the
+    /// route's `allow` or `deny` refused it; `throttled` if the throttle denied it; `not_checked` if it ended for
+    /// another reason before the limits were charged.
     pub limit: &'static str,
     /// The limit that refused the request, or the throttle's policy; empty without a refusal.
     pub refused_by: &'a str,
