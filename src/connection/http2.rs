@@ -141,7 +141,7 @@ impl ClientHttp2Connection {
         gateway: &Gateway,
     ) {
         let transport = PrefixedStream::new(already_read, transport);
-        let (socket, turn) = (transport.socket(), transport.turn());
+        let (socket, turn) = (transport.socket(), transport.read_budget());
         // A stream may be a tunnel.
         socket.enable_tcp_keepalive();
         let mut is_abuse = false;
@@ -178,7 +178,7 @@ impl ClientHttp2Connection {
                 }
                 if is_over {
                     let closed = server.poll_closed(cx).is_ready();
-                    let is_late = self.state.timeout().is_some()
+                    let is_late = self.state.expired_deadline().is_some()
                         || self.state.close_mode() == CloseMode::Immediate;
                     return match closed || is_late {
                         false => Poll::Pending,
@@ -235,8 +235,8 @@ impl ClientHttp2Connection {
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
             turn.begin();
-            let is_over =
-                self.state.timeout().is_some() || self.state.close_mode() >= CloseMode::WhenIdle;
+            let is_over = self.state.expired_deadline().is_some()
+                || self.state.close_mode() >= CloseMode::WhenIdle;
             match handshake.as_mut().poll(cx) {
                 Poll::Ready(server) => Poll::Ready(server.ok()),
                 Poll::Pending if is_over => Poll::Ready(None),
@@ -253,7 +253,7 @@ impl ClientHttp2Connection {
             self.begin_goaway_wait();
         }
         self.state.close_mode() == CloseMode::Immediate
-            || self.state.timeout().is_some()
+            || self.state.expired_deadline().is_some()
             || self.flood.is_detected()
     }
 

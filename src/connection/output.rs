@@ -125,7 +125,7 @@ impl<S: BodySink> BodyWriter<S> {
 
     /// Checks that no deadline of the response has passed.
     fn check_deadlines(&self) -> Result<(), CutReason> {
-        match self.sink.state().timeout() {
+        match self.sink.state().expired_deadline() {
             Some(ExpiredDeadline::ClientRead) => Err(CutReason::ClientTimeout),
             Some(ExpiredDeadline::ResponseIdle) => Err(CutReason::UpstreamIdle),
             Some(ExpiredDeadline::Response) => Err(CutReason::ResponseBodyTimeout),

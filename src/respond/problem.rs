@@ -48,6 +48,7 @@ pub fn problem<'a>(
         GatewayError::StoreUnavailable => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
+            json.retry_after(retry_after);
         }
         GatewayError::Upstream(UpstreamError::Down { .. }) => {
             json.begin(UPSTREAMS_DOWN, "Upstreams down", status.as_u16());
@@ -64,6 +65,7 @@ pub fn problem<'a>(
             let title = status.canonical_reason().unwrap_or("Error");
             json.begin("about:blank", title, status.as_u16());
             json.member("detail", &error.detail());
+            json.retry_after(retry_after);
             if let Some(allow) = allow(error) {
                 fields.push("allow", allow);
             }

@@ -107,7 +107,7 @@ impl fmt::Display for HealthEvent {
                 write!(f, "ejected for {} s: {cause}", *duration as f64 / 1_000.0)
             }
             Self::KeptInService { cause } => {
-                write!(f, "not ejected, because the maximum share of the targets is: {cause}")
+                write!(f, "not ejected, because the maximum share of targets is already ejected: {cause}")
             }
             Self::Returned(ReturnCause::Trial) => {
                 f.write_str("in service again: the trial request succeeded")
