@@ -248,7 +248,7 @@ impl Connection {
         if !self.input.borrow().is_body_read() {
             let mut left = MAX_DRAINED;
             self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
-            let drained = std::future::poll_fn(|cx| match self.state.timeout() {
+            let drained = std::future::poll_fn(|cx| match self.state.expired_deadline() {
                 Some(ExpiredDeadline::Close) => Poll::Ready(false),
                 _ => self.input.borrow_mut().poll_drain_body(&self.socket, &mut left, cx),
             });
@@ -277,7 +277,7 @@ async fn linger(socket: &SharedSocket, state: &StateCell, max: u64) {
     std::future::poll_fn(|cx| {
         for _ in 0..MAX_DISCARDS_PER_POLL {
             if discarded > max
-                || state.timeout().is_some()
+                || state.expired_deadline().is_some()
                 || state.close_mode() == CloseMode::Immediate
             {
                 return Poll::Ready(());

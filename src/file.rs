@@ -189,7 +189,7 @@ mod tests {
         let error = read_within(timeout, move || read(&hung, 10)).unwrap_err();
         assert!(matches!(error, FileError::Timeout(_)), "{error}");
         assert_eq!(error.to_string(), "the file could not be read within 20ms");
-        // The thread that was left behind ends with a writer.
+        // The abandoned thread ends once the FIFO has a writer.
         fs::write(&path, "late").unwrap();
         assert_eq!(read_within(READ_TIMEOUT, || Ok(5)).unwrap(), 5);
     }

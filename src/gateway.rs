@@ -11,7 +11,7 @@
 //! - `context.rs`, `request_id.rs`: the state of a request until its response ends, and its id.
 //! - `ledger.rs`, `request_trace.rs`, `spans.rs`: the record of a request for access log, metrics and trace.
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
-//! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and checks what precedes the limits.
+//! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and the checks before the limits.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
@@ -149,7 +149,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// The resources that its address uses.
     pub usage: ClientHandle,
-    /// Its address and the listener's, as the PROXY protocol reports them.
+    /// Its address and the address that it connected to, for PROXY protocol headers to upstreams. From the received
+    /// PROXY protocol header, or else from the socket.
     pub proxied: ProxiedClient,
     /// Its address as forwarding headers show it.
     pub forwarding: PeerAddress,

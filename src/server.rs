@@ -1,7 +1,8 @@
 //! [`Server`]: starts and stops a complete gateway, as the binary and the tests do.
 //!
-//! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
-//! and the configuration watch; and one for the throttle, if it is configured.
+//! It starts these threads: one for each worker; one for control, with the admin API, the store's maintenance
+//! and the configuration watch; and one for the throttle, if it is configured. The Redis store and the logs start
+//! threads of their own.
 //!
 //! | file | content |
 //! |---|---|

@@ -15,7 +15,7 @@
 //! | `probes` | health checks of the targets, on the control thread |
 //! | `pending` | requests that wait for an endpoint with room |
 //! | `upload`, `read_ahead` | [`BufferedUpload`]: a body that is read before its request takes a place; a response that is read ahead of its client |
-//! | `paced_place`, `pace`, `client_holdings` | places that clients hold at their own pace: the clients' rates and shares |
+//! | `paced_place`, `pace`, `client_holdings` | `PacedPlace`: a place that is held while the gateway waits for the client; the client's rate and share |
 //! | `pool` | [`Pool`]: a worker's idle connections to one endpoint |
 //! | `connection_budget` | [`ConnectionBudget`]: bounds the connections of the process to all servers |
 //! | `exchange` | the common part of HTTP/1 and HTTP/2 exchanges |

@@ -56,8 +56,8 @@ fn mask_variables(config: &mut Value, source: &ConfigSource) {
     }
 }
 
-/// Masks possible credentials: the values of tiers; header fields and parameters with such a name or value; and such
-/// parts of URLs. Redis URLs are serialized without their credentials, and secrets as references.
+/// Masks possible credentials: the values of tiers, header fields and parameters with a sensitive name or value, and
+/// the sensitive parts of URLs. Redis URLs are serialized without their credentials, and secrets as references.
 fn mask(config: &mut Value) {
     match config {
         Value::Object(object) => {

@@ -18,8 +18,8 @@ const LOAD_BOUND: (u64, u64) = (5, 4);
 /// Minimum of that bound, in requests: a lower bound would scatter a caller's requests.
 const MIN_LOAD_BOUND: u64 = 4;
 
-/// The cost of an endpoint without a response so far, while it has requests in flight, so that it gets one
-/// request at first. Finagle calls it the penalty.
+/// The cost of an endpoint that has requests in flight but has not responded yet. It is so high that a new endpoint
+/// gets one request and no other before its response. Finagle calls it the penalty.
 const UNKNOWN_COST: f64 = 1e12;
 
 /// One choice.
@@ -114,8 +114,8 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         let Some(second) = self.draw(table, Some(first)) else {
             return Some(Pick { index: first, reason: Reason::OnlyAvailable });
         };
-        // A failing endpoint must get at most its share, however low its load. With only two endpoints,
-        // every choice compares both.
+        // A failing endpoint must get at most its share, however low its load. Its lower weight in the draw is not
+        // enough: of only two endpoints, both are always drawn.
         if !self.succeeds(second) {
             return Some(Pick { index: first, reason: Reason::DrawnByWeight { other: second } });
         }
@@ -139,8 +139,9 @@ impl<'a, V: EndpointView> Draw<'a, V> {
         self.scan(without)
     }
 
-    /// True if the first endpoint is chosen without a comparison: as often as two independent draws would
-    /// both select it. So an endpoint of little weight gets at most twice its share, however low its cost.
+    /// True if the first endpoint is chosen without a comparison, with the probability that a second, independent draw
+    /// between the two would select it again. So an endpoint of little weight gets at most twice its share, however low
+    /// its cost. With equal weights, the costs are always compared.
     fn keeps_first(&mut self, first: usize, second: usize) -> bool {
         let (weight, other) = (self.weight(first), self.weight(second));
         weight != other && self.random.below(weight + other) < weight

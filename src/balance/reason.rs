@@ -32,8 +32,8 @@ pub enum Reason {
         /// The other endpoint.
         other: usize,
     },
-    /// Of two random endpoints, it was drawn first by its weight, and the other's load does not outweigh
-    /// that.
+    /// Of two random endpoints, it was drawn first by its weight. The other's load does not outweigh that, or was not
+    /// compared.
     DrawnByWeight {
         /// The other endpoint.
         other: usize,

@@ -1,6 +1,8 @@
 //! `tidegate explain`: prints what would happen to one request.
 
+mod chosen_target;
 mod explanation;
+mod limit_explanation;
 mod request;
 mod route_changes;
 

@@ -22,7 +22,7 @@ use crate::tls::{Certificate, TlsError};
 pub(super) struct HealthArgs {
     #[command(flatten)]
     file: ConfigFile,
-    // As `help`, because rustdoc would have the URLs in brackets.
+    // `help` instead of a doc comment, in which rustdoc requires angle brackets around URLs.
     #[arg(
         long,
         value_name = "URL",

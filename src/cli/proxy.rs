@@ -19,7 +19,7 @@ const OFF: &str = "off";
 /// Arguments of `proxy`. Values may contain `${NAME}`, as in a file.
 #[derive(clap::Args, Debug)]
 pub(super) struct ProxyArgs {
-    // As `help`, because rustdoc would have the URLs in brackets.
+    // `help` instead of a doc comment, in which rustdoc requires angle brackets around URLs.
     #[arg(
         long,
         value_name = "SERVER",

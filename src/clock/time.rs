@@ -1,4 +1,5 @@
-//! The kinds of time, one type each: none converts to another, so none is compared with another by mistake.
+//! The kinds of time, one type each, so that no two kinds are compared by mistake. Only an [`Uptime`] converts to
+//! another kind: [`Uptime::to_coarse`].
 //!
 //! | type | read with | used for |
 //! |---|---|---|

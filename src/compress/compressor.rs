@@ -46,9 +46,9 @@ impl CompressingEncoder {
 
 /// Memory of a gzip encoder with its buffers, in bytes.
 const GZIP_MEMORY: u64 = 384 * 1024;
-/// Memory of a zstd encoder with a window of no bytes, in bytes: up to level 3, and above.
+/// Memory of a zstd encoder without its window, in bytes: at levels up to 3, and at higher levels.
 const ZSTD_BASE_MEMORY: (u64, u64) = (320 * 1024, 448 * 1024);
-/// Further memory of a zstd encoder, in multiples of its window: up to level 3, and above.
+/// Further memory of a zstd encoder, in multiples of its window: at levels up to 3, and at higher levels.
 const ZSTD_WINDOWS: (u64, u64) = (7, 18);
 /// Most memory of a zstd encoder, in bytes.
 const MAX_ZSTD_MEMORY: u64 = 3328 * 1024;

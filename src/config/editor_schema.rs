@@ -24,7 +24,7 @@ pub fn editor_schema() -> Value {
     schema
 }
 
-/// Lets every scalar in `schema` that does not accept any text also accept text with a reference.
+/// Lets every scalar in `schema` that accepts only certain values also accept text with a reference.
 fn allow_references(schema: &mut Value) {
     let Value::Object(keywords) = schema else { return };
     if is_restricted_scalar(keywords) {

@@ -182,7 +182,7 @@ impl NodeDeserializer<'_> {
         }
     }
 
-    /// Adds to a type's message the range of the key, and that the value is in quotes.
+    /// Adds the range of the key to a type's message and, if the value is in quotes, a hint to remove them.
     fn explain(&self, mut mismatch: Mismatch) -> Mismatch {
         let NodeKind::Scalar { text, form, written } = &self.node.kind else { return mismatch };
         if written.is_some() {

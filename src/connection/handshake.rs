@@ -132,7 +132,7 @@ impl Handshake {
             if let Poll::Ready(opened) = accepting.as_mut().poll(cx) {
                 return Poll::Ready(opened);
             }
-            if self.state.timeout().is_some() {
+            if self.state.expired_deadline().is_some() {
                 return Poll::Ready(Err(HandshakeError::Timeout));
             }
             let is_idle = !self.has_begun.get();
@@ -221,7 +221,7 @@ pub async fn accept_tls(
     let accepting = LazyConfigAcceptor::new(Acceptor::default(), RawSocket::Tcp(socket));
     let hello = accepting.await.map_err(failed)?;
     let selected = names.select(hello.client_hello().server_name());
-    let accepting = hello.into_stream(Arc::clone(&selected.name().config)).into_fallible();
+    let accepting = hello.into_stream(Arc::clone(&selected.entry().config)).into_fallible();
     match accepting.await {
         Ok(stream) => Ok((stream, selected)),
         Err((error, mut socket)) => {

@@ -44,9 +44,9 @@ const MAX_STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// Maximum number of bytes that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Budget for the overhead of small unread DATA frames, in bytes: a frame of less than 256 bytes costs the difference.
-/// Frames are read as soon as their streams are polled; the budget suffices for a stream's whole window in messages
-/// of ten bytes.
+/// Maximum overhead, in bytes, of a connection's unread DATA frames: the library charges each frame below 256 bytes
+/// the difference to 256, until its stream is polled and reads it. The budget suffices for one stream's whole window
+/// in frames of ten bytes.
 const SMALL_FRAME_BUDGET: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes of a response that wait for the client, on one stream.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -56,8 +56,8 @@ const MAX_PENDING_RESETS: usize = 500;
 /// Maximum number of streams that the library resets because the client broke the protocol, over the life of
 /// a connection. This is how a client can force resets of forwarded requests (CVE-2025-8671).
 const MAX_ERROR_RESETS: usize = 200;
-/// Maximum number of streams that the gateway has reset in the last second and whose late frames it ignores, such as
-/// the frames of refused uploads.
+/// Maximum number of reset streams to remember. For a second after the reset, late frames of a remembered stream,
+/// such as the rest of a refused upload, are ignored.
 const MAX_REMEMBERED_RESETS: usize = 1024;
 /// Maximum time, in ms, for the client to acknowledge a GOAWAY. Streams that it opens later are refused, and
 /// an idle connection is closed.
@@ -141,7 +141,7 @@ impl ClientHttp2Connection {
         gateway: &Gateway,
     ) {
         let transport = PrefixedStream::new(already_read, transport);
-        let (socket, turn) = (transport.socket(), transport.turn());
+        let (socket, turn) = (transport.socket(), transport.read_budget());
         // A stream may be a tunnel.
         socket.enable_tcp_keepalive();
         let mut is_abuse = false;
@@ -178,7 +178,7 @@ impl ClientHttp2Connection {
                 }
                 if is_over {
                     let closed = server.poll_closed(cx).is_ready();
-                    let is_late = self.state.timeout().is_some()
+                    let is_late = self.state.expired_deadline().is_some()
                         || self.state.close_mode() == CloseMode::Immediate;
                     return match closed || is_late {
                         false => Poll::Pending,
@@ -235,8 +235,8 @@ impl ClientHttp2Connection {
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
             turn.begin();
-            let is_over =
-                self.state.timeout().is_some() || self.state.close_mode() >= CloseMode::WhenIdle;
+            let is_over = self.state.expired_deadline().is_some()
+                || self.state.close_mode() >= CloseMode::WhenIdle;
             match handshake.as_mut().poll(cx) {
                 Poll::Ready(server) => Poll::Ready(server.ok()),
                 Poll::Pending if is_over => Poll::Ready(None),
@@ -253,7 +253,7 @@ impl ClientHttp2Connection {
             self.begin_goaway_wait();
         }
         self.state.close_mode() == CloseMode::Immediate
-            || self.state.timeout().is_some()
+            || self.state.expired_deadline().is_some()
             || self.flood.is_detected()
     }
 
@@ -272,8 +272,8 @@ impl ClientHttp2Connection {
         has_room
     }
 
-    /// Bounds the time that an idle connection waits for the acknowledgement of its GOAWAY, after which the library
-    /// ends it.
+    /// Bounds the time that an idle connection waits for the client to acknowledge its GOAWAY. The library closes the
+    /// connection on the acknowledgement.
     fn begin_goaway_wait(&self) {
         let state = self.state.get();
         if !matches!(state, ConnectionState::Request { .. } | ConnectionState::Linger { .. }) {

@@ -92,7 +92,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(ReceiveOutcome::Malformed(error)),
             }
-            match (self.state.timeout(), self.state.close_mode()) {
+            match (self.state.expired_deadline(), self.state.close_mode()) {
                 (_, CloseMode::Immediate) | (Some(ExpiredDeadline::Idle), _) => {
                     return Poll::Ready(ReceiveOutcome::Closed);
                 }

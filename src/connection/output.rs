@@ -67,6 +67,7 @@ pub(super) struct BodyWriter<S> {
 
 impl<S: BodySink> BodyWriter<S> {
     /// A writer of `body` to `sink`, which may have unsent bytes. The response's deadlines count from now.
+    #[inline]
     pub(super) fn new(
         sink: S,
         body: Option<ResponseBody>,
@@ -124,7 +125,7 @@ impl<S: BodySink> BodyWriter<S> {
 
     /// Checks that no deadline of the response has passed.
     fn check_deadlines(&self) -> Result<(), CutReason> {
-        match self.sink.state().timeout() {
+        match self.sink.state().expired_deadline() {
             Some(ExpiredDeadline::ClientRead) => Err(CutReason::ClientTimeout),
             Some(ExpiredDeadline::ResponseIdle) => Err(CutReason::UpstreamIdle),
             Some(ExpiredDeadline::Response) => Err(CutReason::ResponseBodyTimeout),
@@ -195,6 +196,7 @@ impl Connection {
     }
 
     /// The writer of the body of `response`, whose head is in `out`.
+    #[inline]
     pub(super) fn body_writer<'c>(
         &'c self,
         response: Response,

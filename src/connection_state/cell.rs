@@ -158,7 +158,7 @@ impl StateCell {
     }
 
     /// The deadline that has passed in the current state, if any.
-    pub fn timeout(&self) -> Option<ExpiredDeadline> {
+    pub fn expired_deadline(&self) -> Option<ExpiredDeadline> {
         self.timeout.get()
     }
 

@@ -104,7 +104,7 @@ fn next_state_clears_the_timeout() {
     let (cell, _) = cell(0);
     cell.begin_request();
     cell.expire(ExpiredDeadline::ClientBody);
-    assert_eq!(cell.timeout(), Some(ExpiredDeadline::ClientBody));
+    assert_eq!(cell.expired_deadline(), Some(ExpiredDeadline::ClientBody));
     cell.begin_response(None, None);
-    assert_eq!(cell.timeout(), None);
+    assert_eq!(cell.expired_deadline(), None);
 }

@@ -1,4 +1,4 @@
-//! [`ActivityGuard`]: keeps a caller active for the throttle while its response is being sent.
+//! [`ActivityGuard`]: records a caller as active again for the throttle when its response ends.
 
 use std::rc::Rc;
 

@@ -38,7 +38,7 @@ pub struct RequestContext {
 pub(super) struct Held {
     /// Counts the request as in flight for its client's address.
     pub(super) in_flight: Option<RequestInFlight>,
-    /// Keeps the caller active for the throttle.
+    /// Records the caller as active again for the throttle when the response ends.
     pub(super) activity: Option<ActivityGuard>,
     pub(super) permits: Option<ConcurrencyPermits>,
 }

@@ -34,7 +34,7 @@ pub(super) fn write_fields(
     true
 }
 
-/// Who reads the rate-limit headers.
+/// The kind of client that reads the rate-limit headers: any, or a page of another origin.
 pub(super) fn rate_header_reader(request: &RequestContext) -> HeaderReader {
     HeaderReader::of(&request.head.fields, policy(request))
 }

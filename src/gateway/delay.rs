@@ -126,7 +126,7 @@ impl<'a> DelayGuard<'a> {
         while let Some(due) = self.take_due_slots(self.gateway.shared.clock.uptime()) {
             let state = self.client.state();
             // The sweep wakes the connection's task, which polls this.
-            let timed_out = poll_fn(|_| match state.timeout() {
+            let timed_out = poll_fn(|_| match state.expired_deadline() {
                 Some(_) => Poll::Ready(()),
                 None => Poll::Pending,
             });

@@ -2,9 +2,8 @@
 //! slots.
 //!
 //! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were granted, soonest
-//! first. The request at an index has the slot at that index. If a request leaves, each request behind it takes the
-//! slot before its own, up to the first slot of another class. The last slot before that class, or the last slot of
-//! the queue, becomes free.
+//! first. The request at an index has the slot at that index. If a request leaves, the requests directly behind it
+//! that have slots of the same class each move up by one slot. The last of these slots becomes free.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -112,9 +111,9 @@ impl DelayQueues {
         })
     }
 
-    /// Removes request `id` before its slot. The requests behind it with slots of the same class
-    /// move up, and `refund` gets the slot that becomes free. `refund` runs under the lock, so that slots
-    /// are refunded in the order in which requests leave, the last slot first.
+    /// Removes request `id` before its slot. The requests directly behind it with slots of the same class
+    /// move up, and `refund` gets the slot that becomes free. `refund` runs under the lock: when several requests
+    /// leave, the last slot must be refunded first.
     pub(super) fn remove(&self, bucket: u128, id: u64, refund: impl FnOnce(Slot)) {
         let _: Option<()> = self.update(bucket, |queue| {
             let index = queue.index_of(id)?;

@@ -101,7 +101,8 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// A value would put a `.` or `..` segment into the rewritten path, or break an escape in it.
+    /// The route's `rewrite` gives no valid path: an inserted value adds a `.` or `..` segment, or breaks a percent
+    /// escape.
     pub(super) fn outgoing_head<'r>(
         &'r self,
         routed: RoutedRequest<'r>,

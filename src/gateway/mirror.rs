@@ -275,7 +275,7 @@ async fn discard(
             }
             return true;
         }
-        let read = poll_fn(|cx| match state.timeout() {
+        let read = poll_fn(|cx| match state.expired_deadline() {
             Some(_) => Poll::Ready(None),
             None => body.poll_body(cx, BodyEncoder::Plain, &mut bytes).map(Some),
         });

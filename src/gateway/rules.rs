@@ -45,8 +45,8 @@ pub(super) struct WorkerRoute {
     pub(super) settings: Arc<Route>,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
-    /// The headers that limits depend on: a client can neither remove them with `Connection` nor
-    /// add a second one under an alias.
+    /// The headers that limits or conditions of routes depend on, or that the route removes or replaces: a client can
+    /// neither remove them with `Connection` nor add a second one under an alias.
     pub(super) protected_headers: ProtectedHeaders,
     /// The upstream of the route's action; `None` for another action.
     pub(super) upstream: Option<WorkerUpstream>,

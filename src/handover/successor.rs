@@ -67,7 +67,8 @@ impl Successor {
             command.env_remove(name);
         }
         let process = command.spawn()?;
-        // Closes this process's copy of the other end: otherwise the end of the new process would go unnoticed.
+        // Closes this process's copy of the other end of the stream: otherwise the exit of the new process would go
+        // unnoticed.
         drop(command);
         let successor = Self { process, stream };
         match send(&successor.stream, sockets, files) {
@@ -108,7 +109,7 @@ impl Successor {
 }
 
 /// The old process, as the new one sees it. Unless [`Self::report_ready`] is called, the stream stays open until this
-/// process exits: the old one must not read its end before this one has written its last log line.
+/// process exits: the old one must not read end-of-file before this one has written its last log line.
 #[derive(Debug)]
 pub struct Predecessor(ManuallyDrop<UnixStream>);
 

@@ -259,6 +259,15 @@ impl FieldSink for Fields {
         }
     }
 
+    fn push_field(&mut self, name: &[u8], value: &[u8]) {
+        self.bytes.reserve(name.len() + value.len() + 4);
+        self.push_if(name, |out| {
+            out.extend_from_slice(value);
+            true
+        });
+    }
+
+    #[inline]
     fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(name);

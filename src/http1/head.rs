@@ -5,12 +5,14 @@
 //! it stopped, so a head costs one pass however its bytes are split.
 
 mod http2;
+mod summary;
 
 use std::{num::NonZeroU32, ops::Range};
 
 use http::Method;
 
-pub use self::http2::StreamContent;
+use self::summary::FieldSummary;
+pub use self::{http2::StreamContent, summary::ConnectionOptions};
 use super::{
     buffer::Buffer,
     characters::{find_control, token_length},
@@ -24,8 +26,6 @@ use super::{
 pub const MAX_RESPONSE_FIELDS: usize = 1024;
 /// The longest head of a response, in bytes.
 const MAX_RESPONSE_HEAD: usize = 64 * 1024;
-/// The maximum number of options in `Connection`.
-const MAX_OPTIONS: u32 = 64;
 /// The longest field name, in bytes.
 const MAX_NAME: usize = 65_535;
 
@@ -65,20 +65,6 @@ pub struct RequestHead {
     pub(super) target: RequestTarget,
 }
 
-/// The connection options of a message: RFC 9110, 7.6.1.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
-pub struct ConnectionOptions {
-    /// `close`.
-    pub close: bool,
-    /// `keep-alive`.
-    pub keep_alive: bool,
-    /// `upgrade`.
-    pub upgrade: bool,
-    /// Other options, which are names of hop-by-hop fields.
-    pub lists_fields: bool,
-}
-
 /// A response's head.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
@@ -105,20 +91,6 @@ pub struct HeadParser<S> {
     line: usize,
     /// The offset where the search for the line's end continues.
     searched: usize,
-}
-
-/// The length, host and connection options of a head, collected from its fields.
-#[derive(Debug, Default)]
-struct FieldSummary {
-    host_count: u32,
-    /// The error of the first malformed `Host`. Ignored in a response.
-    host_error: Option<FramingError>,
-    length: Option<u64>,
-    chunked: bool,
-    connection: ConnectionOptions,
-    /// The number of options in `Connection`.
-    option_count: u32,
-    has_expect: bool,
 }
 
 impl<S: StartLine> HeadParser<S> {
@@ -277,7 +249,7 @@ impl HeadParser<StatusLine> {
     /// As [`Self::finish`], for the response to a request for an upgrade: a 101 without a body is accepted.
     ///
     /// # Errors
-    /// The body's length is ambiguous, or a 101 declares one.
+    /// The body's length is ambiguous, or a 101 declares one or is not HTTP/1.1.
     pub fn finish_upgrade(&mut self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let StatusLine { status, version } = self.start.take().ok_or(FramingError::StatusLine)?;
         let length = self.summary.body_length(version)?;
@@ -363,64 +335,6 @@ impl ResponseHead {
     }
 }
 
-impl FieldSummary {
-    fn add_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
-                self.host_count += 1;
-                self.host_error = self.host_error.or(super::host::check(value).err());
-            }
-            6 if name.eq_ignore_ascii_case(b"expect") => self.has_expect = true,
-            10 if name.eq_ignore_ascii_case(b"connection") => {
-                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                    self.option_count += 1;
-                    if self.option_count > MAX_OPTIONS {
-                        return Err(FramingError::ConnectionOptions);
-                    }
-                    self.connection.add(option);
-                }
-            }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                let earlier = self.length.replace(decimal(value)?);
-                if earlier.is_some() {
-                    return Err(FramingError::LengthRepeated);
-                }
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(FramingError::Coding);
-                }
-                self.chunked = true;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn body_length(&self, version: Version) -> Result<Option<BodyLength>, FramingError> {
-        match (self.chunked, self.length) {
-            (true, Some(_)) => Err(FramingError::LengthAndCoding),
-            (true, None) if version == Version::Http10 => Err(FramingError::Coding),
-            (true, None) => Ok(Some(BodyLength::Chunked)),
-            (false, length) => Ok(length.map(BodyLength::Known)),
-        }
-    }
-}
-
-impl ConnectionOptions {
-    fn add(&mut self, option: &[u8]) {
-        if option.eq_ignore_ascii_case(b"close") {
-            self.close = true;
-        } else if option.eq_ignore_ascii_case(b"keep-alive") {
-            self.keep_alive = true;
-        } else if option.eq_ignore_ascii_case(b"upgrade") {
-            self.upgrade = true;
-        } else if !option.is_empty() {
-            self.lists_fields = true;
-        }
-    }
-}
-
 /// Splits a field line into its name and the rest after the colon.
 pub(super) fn split_name(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     let end = token_length(line);
@@ -430,13 +344,6 @@ pub(super) fn split_name(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
         (end, Some(b':')) if end > 0 => Ok((&line[..end], &line[end + 1..])),
         _ => Err(FramingError::HeaderName),
     }
-}
-
-fn decimal(value: &[u8]) -> Result<u64, FramingError> {
-    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
-        return Err(FramingError::LengthMalformed);
-    }
-    Ok(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries, oldest
 //! first. Charges of the same ms share an entry: its time and the total of the charges before it. So the work
 //! does not grow with the cost, usage is one subtraction, and a binary search finds the entry whose expiry
-//! makes room for a cost. There is at most one entry per ms of the window. There are at most `L` entries,
-//! unless charges overdraw the quota or the quota was lowered, because a refund removes the entry that it
-//! empties. Only the newest entry stays when it is empty, and the next charge reuses it.
+//! makes room for a cost. There is at most one entry per ms of the window. A refund removes the entry
+//! that it empties, so there are at most `L` entries, unless charges overdraw the quota or the quota was lowered.
+//! Only the newest entry stays when it is empty, and the next charge reuses it.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
 //! this algorithm and a strict sliding window have that bound, and only this one frees each charge exactly

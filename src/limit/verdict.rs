@@ -38,8 +38,8 @@ impl StoreDecision {
 pub enum Outcome {
     /// A store decided. An admitted charge was made only if the whole request was admitted.
     Decided(StoreDecision),
-    /// Redis gave no answer. A charge with this outcome was not made, and its limit admits the request; an
-    /// adjustment with this outcome may not have been made.
+    /// Redis gave no answer, and the limit admits the request. The charge counts as not made: if a late reply
+    /// shows that Redis made it, the store refunds it. An adjustment with this outcome may not have been made.
     Unknown,
     /// The request was refused before this limit was checked, or its charge was undone because another
     /// limit refused.

@@ -1,4 +1,4 @@
-//! `SplitMix64` (Steele, Lea and Flood, 2014): random numbers from a seed, and its function alone as a hash.
+//! `SplitMix64` (Steele, Lea and Flood, 2014): random numbers from a seed. Its output function alone is also a hash.
 
 /// The increment of `SplitMix64`: the golden ratio in 64 bits.
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -71,7 +71,7 @@ impl<'r> RequestAttributes<'r> {
     }
 
     /// Decides as far as possible if a logged request meets the conditions of `route`: a log has neither headers nor
-    /// the secret that divides callers. `query` is `None` if the log has no queries either.
+    /// the secret with which callers are hashed into shares. `query` is `None` if the log has no queries either.
     pub(super) fn meets_as_logged(
         &self,
         route: &ConditionalRoute,

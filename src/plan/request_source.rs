@@ -18,7 +18,7 @@ pub enum RequestSource<'r> {
         /// Decides if the caller is in the share of a route that has a `weight`.
         caller: CallerBucket,
     },
-    /// A line of an access log, which has neither headers nor the secret that divides callers.
+    /// A line of an access log, which has neither headers nor the secret with which callers are hashed into shares.
     Log {
         /// The client's address, behind trusted proxies.
         client: IpAddr,

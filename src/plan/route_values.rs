@@ -66,7 +66,8 @@ impl<'r> RoutedRequest<'r> {
     /// The path to forward.
     ///
     /// # Errors
-    /// A value would put a `.` or `..` segment into the rewritten path, or break an escape in it.
+    /// The route's `rewrite` gives no valid path: an inserted value adds a `.` or `..` segment, or breaks a percent
+    /// escape.
     pub fn forwarded_path(&self) -> Result<Cow<'r, str>, GatewayError> {
         match &self.route.edits.rewrite {
             None => {

@@ -52,7 +52,7 @@ pub struct ShardStatus {
     pub name: Box<str>,
     /// True if no worker's breaker is open and the last probe did not fail.
     pub is_up: bool,
-    /// Script calls that were sent to it, including repeated ones.
+    /// Script calls that were sent to it. A call that is sent again counts again.
     pub calls: u64,
 }
 

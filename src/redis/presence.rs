@@ -89,7 +89,7 @@ pub(crate) struct Reporter<'a> {
     presence: &'a Presence,
     backend: &'a RedisBackend,
     keys: PresenceKeys,
-    /// One for each shard, in the order of their indexes.
+    /// One for each configured shard, in the order of the shards' ids; with a Cluster, one.
     connections: Vec<HeartbeatConnection>,
 }
 

@@ -48,6 +48,7 @@ pub fn problem<'a>(
         GatewayError::StoreUnavailable => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
+            json.retry_after(retry_after);
         }
         GatewayError::Upstream(UpstreamError::Down { .. }) => {
             json.begin(UPSTREAMS_DOWN, "Upstreams down", status.as_u16());
@@ -64,6 +65,7 @@ pub fn problem<'a>(
             let title = status.canonical_reason().unwrap_or("Error");
             json.begin("about:blank", title, status.as_u16());
             json.member("detail", &error.detail());
+            json.retry_after(retry_after);
             if let Some(allow) = allow(error) {
                 fields.push("allow", allow);
             }
@@ -146,11 +148,13 @@ pub(super) fn allow(error: &GatewayError) -> Option<String> {
 struct Json(Vec<u8>);
 
 impl Json {
-    fn begin(&mut self, kind: &str, title: &str, status: u16) {
-        self.raw("{\"type\":");
-        self.string(kind);
-        self.member("title", title);
-        self.raw(",\"status\":");
+    /// Begins a document. `kind` and `title` are constants without characters that JSON escapes.
+    fn begin(&mut self, kind: &'static str, title: &'static str, status: u16) {
+        self.raw("{\"type\":\"");
+        self.raw(kind);
+        self.raw("\",\"title\":\"");
+        self.raw(title);
+        self.raw("\",\"status\":");
         self.number(u64::from(status));
     }
 
@@ -165,8 +169,9 @@ impl Json {
         describe_refusal(&names, retry_after, |piece| self.raw(piece));
         self.raw("\",\"violated-policies\":[");
         for (index, name) in names.iter().enumerate() {
-            self.raw(if index == 0 { "" } else { "," });
-            self.string(name);
+            self.raw(if index == 0 { "\"" } else { ",\"" });
+            self.raw(name);
+            self.raw("\"");
         }
         self.raw("]");
         self.retry_after(retry_after);

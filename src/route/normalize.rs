@@ -58,9 +58,9 @@ pub fn normalize(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, PathError
     remove_dot_segments(&decoded, slashes).map(Cow::Owned)
 }
 
-/// The form of a normal path that routes and keys use: [`without_parameters`], and with each escape decoded
-/// whose character a request may send unescaped, because upstreams read `%40` as `@`. The forwarded path keeps
-/// its escapes.
+/// The form of a normal path that routes and keys use: [`without_parameters`], and with escapes such as `%40`
+/// decoded. An escape is decoded if a request may also send its character as it is, because upstreams read both alike.
+/// The forwarded path keeps its escapes.
 ///
 /// ```
 /// use tidegate::route::normalize::{Slashes, routed_form};

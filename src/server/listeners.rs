@@ -116,8 +116,8 @@ fn open_admin(
     opened.map(Some).map_err(|error| cannot_listen(&admin.address, error))
 }
 
-/// Fails if no listener takes a service manager's socket: the two configurations do not match. A predecessor may have
-/// had listeners that this configuration lacks.
+/// Fails if a socket from a service manager is left over: the two configurations do not match. Sockets of a predecessor
+/// may be left over, because it may have had listeners that this configuration lacks.
 fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
     let left = passed.addresses();
     match (left.first(), passed.passer()) {

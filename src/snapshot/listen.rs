@@ -47,8 +47,8 @@ pub(super) fn admin_tls(root: &Section<'_>, config: &Config) -> Option<Arc<Serve
     certificates(&root.at("admin"), tls, OfferedProtocols::Http1)
 }
 
-/// True if one of `listeners`, which are the first ones of `listen`, has the address. Port 0 is never taken: each
-/// listener on it gets a free port of its own.
+/// True if one of `listeners` has the address. They are a prefix of the list `listen`, so their indexes are those
+/// of `listen`. Port 0 is never taken: each listener on it gets a free port of its own.
 fn is_taken(root: &Section<'_>, listeners: &[Listener], address: ListenAddress) -> bool {
     let mut listeners = listeners.iter().enumerate();
     listeners.any(|(index, listener)| {

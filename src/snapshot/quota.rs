@@ -53,9 +53,9 @@ fn max_wait(limit: &config::LimitConfig, number: u32) -> u32 {
     u32::try_from(wait.min(queue)).unwrap_or(u32::MAX)
 }
 
-/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last of them if all arrive
-/// directly after another request. It is rounded up, so that the last one fits. Above a rate of one request per ms
-/// it is rounded down, because a spare ms would let several more wait.
+/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last one if all arrive
+/// at once, right after another request. It is rounded up, so that the last one fits. Above a rate of one request
+/// per ms it is rounded down, because a spare ms would let several more wait.
 fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
     let slots = u64::from(max).saturating_mul(window);
     if number <= window { slots.div_ceil(number) } else { slots / number }

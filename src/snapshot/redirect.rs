@@ -49,7 +49,7 @@ struct RedirectLocation {
     path: String,
 }
 
-/// Reports redirects to a location on the requested host that has the same route, which would redirect again.
+/// Reports redirects to a location on the requested host that has the same route: clients would be redirected again.
 /// Notes redirects to another host that the route matches. `routes` and `table` have no fault.
 pub(super) fn check_loops(
     root: &Section<'_>,

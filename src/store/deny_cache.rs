@@ -83,8 +83,8 @@ struct CacheShard {
     /// The [`MonotonicTime`], in ms, at which the trust in every entry has ended. From then on
     /// [`DenyCache::get`] takes no lock.
     trusted_until: AtomicU64,
-    /// The [`MonotonicTime`], in ms, after the last [`DenyCache::invalidate`] or [`DenyCache::clear`].
-    /// Replies to calls sent before it are not cached.
+    /// The first ms (a [`MonotonicTime`]) after the last [`DenyCache::invalidate`] or [`DenyCache::clear`].
+    /// Replies to calls that were sent before this ms are not cached.
     invalidated: AtomicU64,
     table: Mutex<DenyTable>,
 }

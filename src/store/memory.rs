@@ -172,7 +172,7 @@ impl MemoryStore {
     /// [`Self::charge_share`].
     pub fn adjust(&self, adjustment: &Adjustment<'_>, now: StoreTime, gateways: u32) -> Decision {
         let &Adjustment { limit, key, change } = adjustment;
-        // The share depends on the charge's cost, not on the adjustment's.
+        // The share depends on the limit's cost, not on the adjustment's.
         let charge = Charge { limit, key, cost: limit.cost };
         let charge = RecordCharge {
             cost: change.cost(),
@@ -255,8 +255,8 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
 }
 
 /// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of `cost`; 0 if
-/// the request does not fit into the whole quota. The request's last slot may then begin after the configured
-/// `max_wait`; the request waits only for its first slot, which begins in time.
+/// the request does not fit into the whole quota. It may exceed the configured `max_wait`, but only the last slot of
+/// the request begins later than that: the request waits for its first slot alone, which begins in time.
 fn needed_max_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
     if u64::from(cost) > quota.capacity() {
         return 0;

@@ -223,7 +223,7 @@ impl ShardFanout<'_> {
         self.collect_adjusted(items, &batches, results)
     }
 
-    /// Adjusts like [`Self::adjust`] to renew_permits leases, but waits for a hung server, and queues nothing.
+    /// Renews permits. Adjusts like [`Self::adjust`], but waits for a hung server, and queues nothing.
     pub(super) async fn renew_permits(
         &self,
         adjustments: &[Adjustment<'_>],

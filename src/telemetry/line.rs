@@ -62,9 +62,9 @@ pub struct AccessLine<'a> {
     pub time: u64,
     /// The client's address, as determined from trusted proxies.
     pub client: IpAddr,
-    /// The method, which is a token; empty if the request could not be parsed.
+    /// The method; empty if the request could not be parsed.
     pub method: &'a [u8],
-    /// The requested host, which [`host::check`](crate::http1::host::check) has accepted.
+    /// The requested host.
     pub host: &'a [u8],
     /// The normalized path, without query.
     pub path: &'a [u8],
@@ -74,9 +74,9 @@ pub struct AccessLine<'a> {
     pub status: u16,
     /// The route's name; empty if there is none.
     pub route: &'a str,
-    /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route;
-    /// `throttled` if the throttle denied it; `not_checked` if it ended for another reason before the limits
-    /// were charged.
+    /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route; `denied` if the
+    /// route's `allow` or `deny` refused it; `throttled` if the throttle denied it; `not_checked` if it ended for
+    /// another reason before the limits were charged.
     pub limit: &'static str,
     /// The limit that refused the request, or the throttle's policy; empty without a refusal.
     pub refused_by: &'a str,

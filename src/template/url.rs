@@ -112,7 +112,7 @@ impl UrlTemplate {
                 url.pop();
             }
         }
-        // Empty values may have joined two slashes, but what follows a `//` at the start would be a host.
+        // Empty values may leave several slashes at the start. Only one is kept: after `//`, a URL has its host.
         let slashes = url.iter().take_while(|byte| **byte == b'/').count();
         url.drain(..slashes.saturating_sub(1));
         // Text and encoded values are ASCII.

@@ -13,7 +13,8 @@ use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 const UNAUTHORIZED: u16 = 401;
 
 /// Number of minutes for which a token stays rejected after the minute of its 401. It is small, because one
-/// stray 401 denies an active user for that long.
+/// stray 401 denies an active user for that long. Minutes are read as the first minute of the generation: if
+/// generations last several minutes, a token stays rejected until its generation ends.
 const REJECTED_MINUTES: u64 = 1;
 
 /// Retry times are spread over the time `memory` divided by this, within [`MIN_RETRY_SPREAD`] and

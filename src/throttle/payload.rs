@@ -47,7 +47,7 @@ pub enum PayloadError {
     Malformed,
     /// Longer than the payload of a generation can be, compressed or decompressed.
     TooLong,
-    /// Well-formed, but from filters of another size.
+    /// Well-formed, but from filters of another configured size or number of hashes.
     Geometry,
     /// Well-formed, but hashed with another seed.
     Seed,

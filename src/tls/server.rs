@@ -52,7 +52,7 @@ pub struct SelectedCertificate {
 
 impl SelectedCertificate {
     /// The certificate and the rules of its handshakes.
-    pub fn name(&self) -> &CertificateEntry {
+    pub fn entry(&self) -> &CertificateEntry {
         &self.names.entries[self.index]
     }
 
@@ -61,7 +61,7 @@ impl SelectedCertificate {
     /// a host is accepted.
     pub fn serves(&self, host: &str) -> bool {
         host.is_empty()
-            || self.name().certificate.covers(host)
+            || self.entry().certificate.covers(host)
                 && !(self.names.has_client_auth && self.avoids_client_auth(host))
     }
 

@@ -42,7 +42,7 @@ pub struct TraceCounts {
     pub sent: AtomicU64,
     /// The queue was full.
     pub dropped: AtomicU64,
-    /// The collector refused them, or the process ended before they were sent.
+    /// The collector refused them, or the process or the export ended before they were sent.
     pub rejected: AtomicU64,
 }
 

@@ -227,7 +227,7 @@ impl<C: TunnelEnd, U: TunnelEnd> Tunnel<C, U> {
         let outcome = match self.outcome() {
             Some(TunnelOutcome::Complete) => return Poll::Ready(TunnelOutcome::Complete),
             Some(outcome) => outcome,
-            None if state.timeout().is_some() => TunnelOutcome::TimedOut,
+            None if state.expired_deadline().is_some() => TunnelOutcome::TimedOut,
             None => {
                 // While a target is slow, its source is not read, and nothing wakes the task if the source
                 // fails.

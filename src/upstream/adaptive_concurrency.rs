@@ -193,7 +193,7 @@ impl AdaptiveLimit {
             self.set_limit(self.limit / 2.0, now);
             return;
         }
-        // Not `previous`: a latency that is selected because it is low may be low by chance.
+        // Uses the last latency even if `previous` is lower: the lower of the two may be low by chance.
         self.end_measurement(limit, latency, now);
     }
 

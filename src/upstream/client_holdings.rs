@@ -1,5 +1,5 @@
-//! [`ClientHoldings`]: the number of places at a target, or of buffers of an upstream, that each client
-//! address holds. [`ClientUsage`](crate::client_usage::ClientUsage) counts over the whole process.
+//! [`ClientHoldings`]: the number of places at one target, or of buffers of one upstream, that each client
+//! address holds. [`ClientUsage`](crate::client_usage::ClientUsage) counts what it holds of the process's resources.
 
 use std::{
     net::IpAddr,

@@ -63,7 +63,7 @@ pub struct EndpointState {
     /// The number of concurrent streams that the last HTTP/2 connection allowed; 0 with HTTP/1, whose
     /// connections carry one request.
     streams: AtomicU32,
-    /// The places that clients hold at their own pace.
+    /// The places that clients hold at their own pace: see `PacedPlace`.
     paced: Arc<ClientHoldings>,
     /// All places that clients hold; only counted at an upstream with bounds.
     held: Arc<ClientHoldings>,

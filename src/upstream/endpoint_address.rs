@@ -11,7 +11,8 @@ pub struct EndpointAddress {
     pub target: Target,
     /// Its share of the requests.
     pub weight: u32,
-    /// The endpoints with the lowest number are used; others only if none of them is in service.
+    /// The endpoints with the lowest number are used; others only while all of these are out of service, full or
+    /// already tried by the request.
     pub priority: u16,
 }
 

@@ -33,7 +33,7 @@ pub(super) enum ExchangeError {
 /// One has passed.
 #[inline]
 pub(super) fn check_deadlines(state: &StateCell) -> Result<(), ExchangeError> {
-    match state.timeout() {
+    match state.expired_deadline() {
         Some(ExpiredDeadline::Upstream | ExpiredDeadline::Request) => Err(ExchangeError::Expired),
         Some(ExpiredDeadline::ClientBody) => Err(ExchangeError::Body(BodyError::TimedOut)),
         _ => Ok(()),

@@ -114,7 +114,7 @@ pub struct ForwardInput<'r> {
     pub target_key: Option<TargetKey>,
     /// The trace of a sampled request.
     pub trace: Option<&'r mut RequestTrace>,
-    /// The client that holds the request's place; `None` for a mirrored copy.
+    /// The client that holds the request's place; `None` for a mirrored copy, or if the upstream has no bounds.
     pub holder: Option<PlaceOwner<'r>>,
 }
 
@@ -214,8 +214,8 @@ impl LoadBalancer {
         bits
     }
 
-    /// Records a response that the server of the last attempt broke off within its body. Its head was a success, so
-    /// only `health.failures` consecutive ones eject the target.
+    /// Records a response that the server of the last attempt broke off within its body. Its head already counted as a
+    /// success, so the target is ejected only after `health.failures` consecutive broken bodies.
     #[cold]
     pub fn record_broken_body(&self, attempts: &AttemptLog) {
         let AttemptLog { server: Some(pool), client: Some(client), .. } = attempts else { return };

@@ -24,8 +24,9 @@ impl<'f> ClientFieldName<'f> {
     }
 }
 
-/// The headers from which a route reads a key, cost, tier or token. A client can neither remove them with
-/// `Connection` nor add a second one under an alias.
+/// The headers from which a route reads a key, cost, tier or token, or which it removes or replaces, and the headers
+/// that conditions of routes test. A client can neither remove them with `Connection` nor add a second one under an
+/// alias.
 #[derive(Clone, Debug, Default)]
 pub struct ProtectedHeaders {
     own: Rc<[HeaderName]>,

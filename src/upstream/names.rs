@@ -1,7 +1,8 @@
 //! Resolves the names of targets in the background: all addresses of a name are endpoints.
 //!
 //! A name is resolved again after the TTL of its records, and when a target has gone out of service. While it
-//! cannot be resolved, the last answer is kept. None of this runs on a worker.
+//! cannot be resolved, the last answer is kept. But a server of an SRV record whose own name cannot be resolved is left
+//! out while others can be. None of this runs on a worker.
 
 mod lookup;
 

@@ -1,4 +1,4 @@
-//! [`PacedPlace`]: a place at a target that a client holds at its own pace.
+//! [`PacedPlace`]: a place at a target that is held while the gateway waits for the client.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -25,7 +25,7 @@ pub(super) struct PlaceClaim {
 pub(super) enum NoPlace {
     /// The target has no room.
     Full,
-    /// The client holds its share of the target's places at its own pace.
+    /// The client holds its whole share of the target's places in [`PacedPlace`]s.
     ShareFull,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct PlaceHolder {
     pub(super) paced: Option<Box<PacedPlace>>,
 }
 
-/// A place that a client holds at its own pace, while the gateway waits for its body or for it to read. It
-/// counts in the client's share. A client that is too slow loses the place; beyond the share, the place goes
-/// to requests that wait for room.
+/// A place (one of a target's bounded requests in flight) that a client holds at its own pace: the gateway waits for
+/// the client to send its body or to read the response. The place counts towards the client's share. A client that is
+/// too slow loses it; beyond the share, the client also loses it to requests that wait for room.
 #[derive(Debug)]
 pub(super) struct PacedPlace {
     counted: Holding,

@@ -147,7 +147,7 @@ impl Waiter {
 }
 
 impl PendingTicket<'_> {
-    /// True if this request may try for a place: it is the first, or others may overtake it.
+    /// True if this request may try for a place now: it is the first, or it is passed over and so blocks no other.
     pub(super) fn is_first(&self) -> bool {
         let is_own = |first: &Arc<Waiter>| Arc::ptr_eq(first, &self.waiter);
         self.waiter.is_passed_over() || self.queue.queue.lock().first().is_some_and(is_own)

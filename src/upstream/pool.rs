@@ -199,7 +199,7 @@ impl Pool {
         &self.endpoint.name
     }
 
-    /// True if such a request uses HTTP/2; `None` before the first handshake that negotiates it.
+    /// True if a request with these needs uses HTTP/2; `None` before the first handshake that negotiates it.
     fn is_http2(&self, wanted: ConnectionNeeds) -> Option<bool> {
         if self.upgrades_over_http1(wanted) { Some(false) } else { self.is_http2.get() }
     }

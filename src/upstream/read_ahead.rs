@@ -90,7 +90,7 @@ impl ReadAhead {
         }
     }
 
-    /// Records that the response waits for the client, which does not read while the buffer is full.
+    /// Records that the response waits for the client: the buffer is full and the client does not read.
     pub(super) fn mark_waiting_for_client(&mut self, in_flight: &InFlight) -> ReadAheadOutcome {
         let now = in_flight.pool().now();
         if self.place.is_none() {

@@ -115,7 +115,7 @@ impl OutgoingRequest {
         }
     }
 
-    /// Writes `head` as HTTP/1, in place of an earlier attempt's. Call it before a byte is sent.
+    /// Writes `head` as HTTP/1, in place of an earlier attempt's. Call it before the attempt sends a byte.
     pub(super) fn write_http1(&mut self, head: AttemptHead<'_>) {
         let before = std::mem::replace(&mut self.bytes, Buffer::with_capacity(1024));
         let out = &mut *self.bytes;

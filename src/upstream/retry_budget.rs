@@ -56,7 +56,7 @@ impl RetryBudget {
         self.updated_at.as_ms() << TOKEN_BITS | self.tokens
     }
 
-    /// The budget after a request at `now`. Its retries do not count.
+    /// The budget after a request at `now`. Call it once for each request: retries of a request add nothing.
     #[inline]
     #[must_use]
     pub fn record_request(self, now: CoarseTime) -> Self {

@@ -26,7 +26,8 @@ pub struct Servers {
     pub response_timeout: Duration,
     /// Maximum time for which an idle connection is kept.
     pub idle_timeout: Duration,
-    /// The maximum number of retries of one request. Only idempotent requests without a body are retried.
+    /// The maximum number of retries of one request. After a failed connect, any request may be retried; after any
+    /// other failure, only an idempotent request without a body.
     pub retries: u32,
     /// The failures after which a request is retried.
     pub retry_on: RetryConditions,

@@ -64,7 +64,7 @@ impl UpgradeRequest {
         &self.protocol
     }
 
-    /// True if an extended CONNECT, which has no other method, can request the upgrade.
+    /// True if an extended CONNECT can request the upgrade. It carries no method of its own, so only a GET fits.
     pub(super) fn fits_http2(&self) -> bool {
         self.is_get
     }

@@ -92,7 +92,7 @@ impl BufferedUpload {
         let state = self.client.state();
         let mut progressed_at = state.now();
         let filled = std::future::poll_fn(|cx| {
-            if state.timeout().is_some() {
+            if state.expired_deadline().is_some() {
                 return Poll::Ready(Err(BodyError::TimedOut));
             }
             let read = self.poll_fill(cx, balancer, &mut progressed_at);

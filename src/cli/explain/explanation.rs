@@ -5,25 +5,24 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::chosen_target::chosen_target;
+use super::limit_explanation::{LimitCharge, LimitExplanation, SECRET, charge, limit_charges};
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
-use crate::balance::{Balancer, EndpointView, PickRequest, TargetKey, WeightedEndpoint};
+use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::http1::{Fields, RequestHead};
-use crate::identity::{AddressSource, KeySecret, KeyValues, Subject};
-use crate::limit::{Admission, Charge, Key, Outcome};
+use crate::identity::AddressSource;
+use crate::limit::Admission;
 use crate::plan::{
     self, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
     RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
 };
-use crate::respond::{self, ErrorForm, HeaderReader, LimitReport};
-use crate::snapshot::{Action, PlannedCharge, Route, Snapshot};
-use crate::store::memory::MemoryStore;
-use crate::upstream::{Protocol, Servers, Target, UpstreamKind};
+use crate::respond::{self, ErrorForm, HeaderReader};
+use crate::snapshot::{Action, Route, Snapshot};
+use crate::upstream::{Protocol, Target, UpstreamKind};
 
-/// A fixed secret: no hash leaves this process.
-const SECRET: KeySecret = KeySecret(0, 0);
 /// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The place of the real
 /// caller is unknown here, because it depends on the gateway's secret.
 const EXAMPLE_CALLER: CallerBucket = CallerBucket::Fixed(99);
@@ -92,32 +91,6 @@ enum UpstreamProtocol {
     Http1,
     Http2,
     Auto,
-}
-
-/// The decision of one limit.
-#[derive(Serialize)]
-struct LimitExplanation {
-    name: String,
-    algorithm: &'static str,
-    quota: u32,
-    window_ms: u64,
-    cost: u32,
-    /// Number of the caller's tier, from 1.
-    tier: Option<u16>,
-    /// False if the limit is not enforced.
-    enforced: bool,
-    /// The parts of the key; empty if all requests are counted together.
-    key: Vec<KeyPartValue>,
-    /// The client's address, if it is counted because all parts that identify a caller are empty.
-    fallback: Option<String>,
-    admitted: bool,
-    remaining: u64,
-}
-
-#[derive(Serialize)]
-struct KeyPartValue {
-    part: String,
-    value: String,
 }
 
 impl Explanation {
@@ -410,39 +383,6 @@ impl Explanation {
     }
 }
 
-/// The target for a request with this key, and the reason, if all targets are in service and without load. Names are
-/// not resolved.
-fn chosen_target(servers: &Servers, key: TargetKey) -> Option<(String, String)> {
-    let names: Vec<String> =
-        servers.targets.iter().map(|own| own.target.address.to_string()).collect();
-    let endpoints: Vec<WeightedEndpoint<'_>> = names
-        .iter()
-        .zip(&servers.targets)
-        .map(|(name, own)| WeightedEndpoint { name, weight: own.weight })
-        .collect();
-    let input = PickRequest { turn: 0, key, random: 0, excluded: &[] };
-    let choice = Balancer::new(servers.policy, &endpoints).choose(&input, &Unloaded)?;
-    let name = |index: usize| names[index].as_str();
-    Some((names[choice.index].clone(), choice.reason.describe(name).to_string()))
-}
-
-/// Targets that are in service and have no load.
-struct Unloaded;
-
-impl EndpointView for Unloaded {
-    fn is_available(&self, _: usize) -> bool {
-        true
-    }
-
-    fn in_flight(&self, _: usize) -> u32 {
-        0
-    }
-
-    fn total_in_flight(&self) -> u64 {
-        0
-    }
-}
-
 impl UpstreamProtocol {
     fn of(target: &Target) -> Self {
         match target.protocol {
@@ -451,104 +391,5 @@ impl UpstreamProtocol {
             // Without TLS, nothing is negotiated.
             Protocol::Http1 | Protocol::Auto => Self::Http1,
         }
-    }
-}
-
-/// A charge of this request to one limit.
-struct LimitCharge<'s> {
-    charge: Charge<'s>,
-    tier: Option<u16>,
-    values: KeyValues,
-    outcome: Outcome,
-}
-
-impl LimitCharge<'_> {
-    fn report(&self) -> LimitReport<'_> {
-        LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
-    }
-}
-
-/// The charges of `requests`, with the values of their keys.
-fn limit_charges<'s>(
-    route: &'s Route,
-    subject: &Subject<'_>,
-    requests: &[PlannedCharge],
-) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
-    let mut limits = Vec::new();
-    for request in requests {
-        let Some(charge) = plan::charge_for(route, request) else { continue };
-        let key = &route.limits[usize::from(request.limit_index)].key;
-        for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
-            let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
-            if Key(hashed) == request.key {
-                let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
-                let tier = request.tier;
-                limits.push(LimitCharge { charge, tier, values, outcome: Outcome::NotCharged });
-                break;
-            }
-        }
-    }
-    Ok(limits)
-}
-
-/// Charges the limits with empty counters; true if all admit.
-fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
-    let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
-    let verdict = MemoryStore::new(charges.len()).charge(&charges, now);
-    for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
-        limit.outcome = outcome;
-    }
-    verdict.admitted
-}
-
-impl LimitExplanation {
-    fn new(charged: LimitCharge<'_>) -> Self {
-        let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
-        let parts = values.parts.into_iter();
-        Self {
-            name: limit.name().to_string(),
-            algorithm: limit.algorithm().tag(),
-            quota: limit.quota.limit,
-            window_ms: limit.quota.window,
-            cost,
-            tier: tier.map(|index| index + 1),
-            enforced: limit.enforce,
-            key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
-            fallback: values.fallback.map(|address| address.to_string()),
-            admitted: outcome.admitted().is_some(),
-            remaining: outcome.decided().map_or(0, |decided| decided.decision.remaining),
-        }
-    }
-
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, algorithm, quota, cost, .. } = self;
-        let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));
-        writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;
-        let key = self.key.iter().map(|key| match &*key.value {
-            "" => format!("{} (none)", key.part),
-            value => format!("{} {value}", key.part),
-        });
-        let key = key.collect::<Vec<_>>().join(", ");
-        match (&self.fallback, self.key.is_empty()) {
-            (Some(address), _) => {
-                writeln!(
-                    out,
-                    "           key: {key}; no caller in it, so the client's address {address} is counted"
-                )
-            }
-            (None, true) => {
-                writeln!(out, "           key: none, all requests are counted together")
-            }
-            (None, false) => writeln!(out, "           key: {key}"),
-        }?;
-        if let Some(tier) = self.tier {
-            writeln!(out, "           tier {tier}, with its own quota")?;
-        }
-        let verdict = match (self.admitted, self.enforced) {
-            (true, _) => "admits",
-            (false, true) => "refuses",
-            (false, false) => "would refuse, but is not enforced",
-        };
-        writeln!(out, "           {verdict}, {} left", self.remaining)
     }
 }

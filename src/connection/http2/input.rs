@@ -35,7 +35,7 @@ pub(super) struct PrefixedStream {
     already_read: ReadBuffer,
     socket: Rc<SharedSocket>,
     counter: FrameCounter,
-    turn: Rc<ReadBudget>,
+    budget: Rc<ReadBudget>,
 }
 
 /// A task's budget of bytes to read in one poll, and the state of its writes.
@@ -85,12 +85,12 @@ impl PrefixedStream {
     /// A stream that returns `already_read` first.
     pub(super) fn new(already_read: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
-        Self { already_read, socket, counter: FrameCounter::default(), turn: Rc::default() }
+        Self { already_read, socket, counter: FrameCounter::default(), budget: Rc::default() }
     }
 
     /// The read budget. The reading task has to begin a turn at each poll.
-    pub(super) fn turn(&self) -> Rc<ReadBudget> {
-        Rc::clone(&self.turn)
+    pub(super) fn read_budget(&self) -> Rc<ReadBudget> {
+        Rc::clone(&self.budget)
     }
 
     /// The underlying stream, for use after this value was dropped.
@@ -108,20 +108,20 @@ impl AsyncRead for PrefixedStream {
         let this = self.get_mut();
         let filled = buf.filled().len();
         if this.already_read.is_empty() {
-            let left = this.turn.left.get();
+            let left = this.budget.left.get();
             if left == 0 {
                 yield_turn(cx);
                 return Poll::Pending;
             }
             ready!(this.socket.poll_read(cx, buf))?;
-            this.turn.left.set(left.saturating_sub(buf.filled().len() - filled));
+            this.budget.left.set(left.saturating_sub(buf.filled().len() - filled));
         } else {
             let count = this.already_read.bytes().len().min(buf.remaining());
             buf.put_slice(&this.already_read.bytes()[..count]);
             this.already_read.consume(count);
         }
         let frames = this.counter.count(&buf.filled()[filled..]);
-        this.turn.frames.set(this.turn.frames.get() + frames);
+        this.budget.frames.set(this.budget.frames.get() + frames);
         Poll::Ready(Ok(()))
     }
 }
@@ -133,7 +133,7 @@ impl AsyncWrite for PrefixedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = self.socket.poll_write(cx, bytes);
-        self.turn.is_write_blocked.set(written.is_pending());
+        self.budget.is_write_blocked.set(written.is_pending());
         written
     }
 
@@ -143,7 +143,7 @@ impl AsyncWrite for PrefixedStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = self.socket.poll_write_vectored(cx, slices);
-        self.turn.is_write_blocked.set(written.is_pending());
+        self.budget.is_write_blocked.set(written.is_pending());
         written
     }
 
@@ -153,7 +153,7 @@ impl AsyncWrite for PrefixedStream {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = self.socket.poll_flush(cx);
-        self.turn.is_write_blocked.set(flushed.is_pending());
+        self.budget.is_write_blocked.set(flushed.is_pending());
         flushed
     }
 

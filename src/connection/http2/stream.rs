@@ -208,7 +208,7 @@ impl Http2Stream {
         std::future::poll_fn(|cx| {
             let mut body = self.body.borrow_mut();
             let Some(stream) = &mut body.stream else { return Poll::Ready(()) };
-            while self.state.timeout().is_none() && drained <= MAX_DRAINED {
+            while self.state.expired_deadline().is_none() && drained <= MAX_DRAINED {
                 match ready!(stream.poll_data(cx, |_| {})) {
                     Ok(0) | Err(_) => break,
                     Ok(count) => drained += count as u64,

@@ -31,7 +31,7 @@ fn python(text: &[u8]) -> Option<Vec<u8>> {
     (count == 0).then_some(out)
 }
 
-/// What `Buffer.from(text, 'base64')` of Node makes of `text` at most: it skips other characters.
+/// The longest result that Node's `Buffer.from(text, 'base64')` may have for `text`: it skips other characters.
 fn node(text: &[u8]) -> Vec<u8> {
     let digits: Vec<u8> = text.iter().filter_map(|byte| digit(*byte)).collect();
     let mut out = Vec::new();
@@ -206,7 +206,7 @@ proptest! {
     fn opaque_keys_are_counted_as_sent(
         key in "[A-Za-z0-9]{1,12}([.:|][A-Za-z0-9_-]{1,70}){0,3}", other in "[ -~]{0,60}",
     ) {
-        // A first part that is base64 of a number, or a part in the form of a time, may make it a token of itsdangerous.
+        // A first part that is base64 of a number, or a part in the form of a time, may make it an itsdangerous token.
         let first = key.split('.').next().unwrap_or_default();
         prop_assume!(serde_json::from_slice::<f64>(&node(first.as_bytes())).is_err());
         prop_assume!(key.split('.').all(|part| !is_time(format!(".{part}").as_bytes())));

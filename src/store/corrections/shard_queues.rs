@@ -93,7 +93,7 @@ enum ShardQueueState {
     Ready,
     /// A sender has a batch in flight.
     Sending,
-    /// The shard could not be reached; see [`ShardQueues::resume`].
+    /// The last batch failed; see [`ShardQueues::resume`].
     Parked,
 }
 

@@ -77,8 +77,8 @@ impl<W: LeaseWaiter> LeaseFetch<W> {
         self.key
     }
 
-    /// True if the lease held no unit when the fetch began. The store's refusal of the demand's minimum then
-    /// also refuses a request of that cost.
+    /// True if the lease held no unit when the fetch began. The demand's minimum is then the whole cost of the
+    /// cheapest request, so the store's refusal of the minimum is a refusal of that cost.
     pub fn started_empty(&self) -> bool {
         self.request.started_empty
     }

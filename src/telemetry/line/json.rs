@@ -20,10 +20,9 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
     out.extend_from_slice(b"\",\"client\":\"");
     push_address(line.client, out);
     out.extend_from_slice(b"\",\"method\":\"");
-    // The grammar of methods and hosts has no character that must be escaped.
-    out.extend_from_slice(line.method);
+    push_text(line.method, out);
     out.extend_from_slice(b"\",\"host\":\"");
-    out.extend_from_slice(line.host);
+    push_text(line.host, out);
     out.extend_from_slice(b"\",\"path\":\"");
     push_text(line.path, out);
     out.extend_from_slice(b"\",\"protocol\":\"");

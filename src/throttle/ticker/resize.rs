@@ -12,8 +12,8 @@ use crate::throttle::{Filter, live_filters::LiveFilters};
 /// Number of positions to copy between two rotations: a few dozen ms.
 const COPY_PART: usize = 1 << 24;
 
-/// Number of further ticks for which the old filter is kept. The second of them begins at least a second
-/// after the resize.
+/// Number of further ticks for which the old filter is kept. The last of them begins at least 1 s after the
+/// resize.
 const TICKS_KEPT: u64 = 2;
 
 impl Ticker<'_> {

@@ -30,7 +30,7 @@ impl InFlight {
     /// Begins a request at the endpoint of `pool`, a member of `set`.
     ///
     /// # Errors
-    /// The endpoint has no room, or the client of `claim` holds its share at its own pace.
+    /// The endpoint has no room, or the client of `claim` already holds its whole share of places at its own pace.
     pub(in crate::upstream) fn begin(
         pool: &Rc<Pool>,
         set: &Arc<EndpointSet>,
@@ -82,7 +82,7 @@ impl InFlight {
         Some(PacedPlace::new(endpoint.paced.add(held.client), endpoint, set, now))
     }
 
-    /// Takes the count of the request's place, if it is held at the client's pace.
+    /// Takes the request's [`PacedPlace`] out of it; `None` if its place is not held at the client's pace.
     pub(in crate::upstream) fn take_paced(&mut self) -> Option<Box<PacedPlace>> {
         self.holder.as_mut()?.paced.take()
     }

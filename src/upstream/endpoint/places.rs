@@ -46,9 +46,9 @@ impl EndpointState {
             && self.load.pending.has_first()
     }
 
-    /// The number of places that clients hold beyond their shares and that this client may wait for. A
-    /// client below its share may wait for all of them. Any other request may wait only for the places that
-    /// clients hold at their own pace.
+    /// The number of places held beyond their clients' shares that a request of `client` may wait for. If `client`
+    /// is below its own share, it may wait for all of them. Otherwise, or without a client, it may wait only for the
+    /// places that clients hold at their own pace.
     pub(in crate::upstream) fn excess_places(
         &self,
         client: Option<IpAddr>,

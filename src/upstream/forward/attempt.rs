@@ -309,7 +309,7 @@ impl<'r> RequestAttempts<'r> {
         let state = self.client.state();
         state.set_wait(Wait::Internal);
         let mut future = pin!(future);
-        std::future::poll_fn(|cx| match state.timeout() {
+        std::future::poll_fn(|cx| match state.expired_deadline() {
             Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
             None => future.as_mut().poll(cx).map(Ok),
         })

@@ -27,7 +27,8 @@ pub(super) enum Exchanged {
 /// An exchange without a response.
 pub(super) struct FailedExchange {
     pub(super) error: ExchangeError,
-    /// True if the connection was reused and received nothing, because the server has closed it.
+    /// True if the connection was reused and has received nothing: if it failed, the server has probably closed it
+    /// while it was idle.
     pub(super) is_stale: bool,
     /// True if the client may have got an interim response.
     pub(super) has_sent_interim: bool,

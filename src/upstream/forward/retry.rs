@@ -38,7 +38,7 @@ impl RequestAttempts<'_> {
         let error = match failed.error {
             ExchangeError::Expired => {
                 let is_response_timeout =
-                    self.client.state().timeout() == Some(ExpiredDeadline::Upstream);
+                    self.client.state().expired_deadline() == Some(ExpiredDeadline::Upstream);
                 if is_response_timeout {
                     self.record_failure(attempt, Failure::Timeout);
                     if retry_on.timeout && may_retry && self.can_try_another(index) {

@@ -55,7 +55,7 @@ impl Http2Slot {
         let state = client.state();
         state.set_wait(Wait::Internal);
         let mut send = self.connection.send.clone();
-        std::future::poll_fn(|cx| match state.timeout() {
+        std::future::poll_fn(|cx| match state.expired_deadline() {
             Some(ExpiredDeadline::Upstream | ExpiredDeadline::Request) => {
                 Poll::Ready(Err(ExchangeError::Expired))
             }

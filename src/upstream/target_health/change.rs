@@ -136,7 +136,7 @@ impl fmt::Display for HealthEvent {
 impl fmt::Display for KeptReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::MaxShare => "the maximum share of the targets is",
+            Self::MaxShare => "the maximum share of targets is already ejected",
             Self::OneClient => "it is the last target and all failed requests came from one client",
         })
     }

@@ -13,7 +13,7 @@ pub enum Failure {
     Timeout,
     /// The response was malformed.
     Malformed,
-    /// As many consecutive responses broke off within their bodies as eject a target.
+    /// Enough consecutive responses broke off within their bodies to eject the target.
     BrokenBodies,
     /// A status code that counts as a failure.
     Status(u16),

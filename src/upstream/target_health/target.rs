@@ -1,13 +1,14 @@
 //! The state of one target, as its attempts determine it:
 //!
 //! ```text
-//!                eject                   begin_trial: moves `until`
-//!   InService ───────────▶ Ejected { until } ──┐
-//!       ▲                   ▲   │      ▲       │
-//!       │             eject │   │      └───────┘
-//!       │                   │   │ return_to_service
-//!       └── without ─── SlowStart { since } ◀───┘
-//!           slow start
+//!                  eject
+//!   InService ───────────────▶ Ejected { until } ◀──┐
+//!       ▲                       │   │  ▲   │        │ begin_trial: moves `until`
+//!       │   return_to_service,  │   │  │   └────────┘
+//!       └── without slow start ─┘   │  │
+//!              return_to_service,   │  │ eject
+//!              with slow start      ▼  │
+//!                              SlowStart { since }
 //! ```
 //!
 //! The results of its health checks, and a weight of 0, are independent of this state.
@@ -131,7 +132,7 @@ impl TargetHealth {
         !self.is_drained && !self.is_down && !self.is_ejected()
     }
 
-    /// True if the target is ejected because its attempts failed, including a trial.
+    /// True if failed attempts have ejected the target. Stays true during its trial.
     pub(super) fn is_ejected(&self) -> bool {
         matches!(self.state, TargetState::Ejected { .. })
     }

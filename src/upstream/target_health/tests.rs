@@ -96,7 +96,7 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     assert_eq!(events.len(), 1, "logged once: {events:?}");
     assert_eq!(
         events[0].to_string(),
-        "not ejected, because the maximum share of the targets is: \
+        "not ejected, because the maximum share of targets is already ejected: \
          5 failures in a row, the last: connection lost"
     );
     fail(&mut health, 3, Failure::Reset, 9, NOW);

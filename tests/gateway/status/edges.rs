@@ -4,8 +4,8 @@ use std::fs;
 
 use rustix::process::Signal;
 use testkit::{
-    client::get, gateway::Gateway, process::Process, redis_server::RedisServer, wait::eventually,
-    yaml::fill,
+    client::get, gateway::Gateway, process::Process, redis_server::RedisServer, upstream::Upstream,
+    wait::eventually, yaml::fill,
 };
 use tidegate::clock::Clock;
 
@@ -121,24 +121,31 @@ fn without_redis_the_status_follows_each_policy() {
 }
 
 #[test]
-fn the_status_route_records_no_activity() {
-    let gateway = Gateway::start_at(
+fn only_responses_of_servers_record_activity() {
+    let upstream = Upstream::hello();
+    let yaml = fill(
         "
         throttle: {max_active: 1, capacity: 1000}
         client: {trusted_proxies: [127.0.0.0/8]}
-        upstreams: {hello: {respond: {body: hello}}}
+        upstreams:
+          api: {targets: ['{target}']}
+          hello: {respond: {body: hello}}
         limits:
           calls: {quota: 9, window: 1h}
         routes:
-          - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}
+          - {name: all, match: {path: '/{*rest}'}, upstream: api, limits: [calls]}
+          - {name: hello, match: {path: /hello}, upstream: hello}
           - {name: rate-limit, match: {path: /rate_limit}, status: [calls]}
         ",
-        Clock::manual(NOW),
+        [("target", upstream.target())],
     );
+    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     let as_one = "Authorization: one\r\n";
-    assert_eq!(get(gateway.address(), "/rate_limit", as_one).status, 200);
     let remembered = || gateway.metric("tidegate_throttle_recorded_total");
-    assert_eq!(remembered(), 0);
+    for path in ["/rate_limit", "/hello"] {
+        assert_eq!(get(gateway.address(), path, as_one).status, 200);
+        assert_eq!(remembered(), 0, "{path}");
+    }
     assert_eq!(get(gateway.address(), "/x", as_one).status, 200);
     assert_eq!(remembered(), 1);
 }

@@ -14,7 +14,8 @@ impl RequestAttempts<'_> {
         }
     }
 
-    /// The request's claim to a place; `None` for a mirrored copy, which no client waits for.
+    /// The request's claim to a place; `None` if the upstream has no bounds, or for a mirrored copy, which no client
+    /// waits for.
     pub(super) fn claim(&self) -> Option<PlaceClaim> {
         let PlaceOwner { client, upload } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());

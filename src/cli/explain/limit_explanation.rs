@@ -1,0 +1,142 @@
+//! How one request is decided by one limit, with empty counters.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::clock::StoreTime;
+use crate::error::GatewayError;
+use crate::identity::{KeySecret, KeyValues, Subject};
+use crate::limit::{Charge, Key, Outcome};
+use crate::plan;
+use crate::respond::LimitReport;
+use crate::snapshot::{PlannedCharge, Route};
+use crate::store::memory::MemoryStore;
+
+/// A fixed secret: no hash leaves this process.
+pub(super) const SECRET: KeySecret = KeySecret(0, 0);
+
+/// The decision of one limit.
+#[derive(Serialize)]
+pub(super) struct LimitExplanation {
+    name: String,
+    algorithm: &'static str,
+    quota: u32,
+    window_ms: u64,
+    cost: u32,
+    /// Number of the caller's tier, from 1.
+    tier: Option<u16>,
+    /// False if the limit is not enforced.
+    enforced: bool,
+    /// The parts of the key; empty if all requests are counted together.
+    key: Vec<KeyPartValue>,
+    /// The client's address, if it is counted because all parts that identify a caller are empty.
+    fallback: Option<String>,
+    admitted: bool,
+    remaining: u64,
+}
+
+#[derive(Serialize)]
+struct KeyPartValue {
+    part: String,
+    value: String,
+}
+
+/// A charge of this request to one limit.
+pub(super) struct LimitCharge<'s> {
+    pub(super) charge: Charge<'s>,
+    tier: Option<u16>,
+    values: KeyValues,
+    outcome: Outcome,
+}
+
+impl LimitCharge<'_> {
+    pub(super) fn report(&self) -> LimitReport<'_> {
+        LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
+    }
+}
+
+/// The planned `charges`, with the values of their keys.
+pub(super) fn limit_charges<'s>(
+    route: &'s Route,
+    subject: &Subject<'_>,
+    charges: &[PlannedCharge],
+) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
+    let mut limits = Vec::new();
+    for planned in charges {
+        let Some(charge) = plan::charge_for(route, planned) else { continue };
+        let key = &route.limits[usize::from(planned.limit_index)].key;
+        for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
+            let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
+            if Key(hashed) == planned.key {
+                let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
+                let tier = planned.tier;
+                limits.push(LimitCharge { charge, tier, values, outcome: Outcome::NotCharged });
+                break;
+            }
+        }
+    }
+    Ok(limits)
+}
+
+/// Charges the limits with empty counters; true if all admit.
+pub(super) fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
+    let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
+    let verdict = MemoryStore::new(charges.len()).charge(&charges, now);
+    for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
+        limit.outcome = outcome;
+    }
+    verdict.admitted
+}
+
+impl LimitExplanation {
+    pub(super) fn new(charged: LimitCharge<'_>) -> Self {
+        let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
+        let parts = values.parts.into_iter();
+        Self {
+            name: limit.name().to_string(),
+            algorithm: limit.algorithm().tag(),
+            quota: limit.quota.limit,
+            window_ms: limit.quota.window,
+            cost,
+            tier: tier.map(|index| index + 1),
+            enforced: limit.enforce,
+            key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
+            fallback: values.fallback.map(|address| address.to_string()),
+            admitted: outcome.admitted().is_some(),
+            remaining: outcome.decided().map_or(0, |decided| decided.decision.remaining),
+        }
+    }
+
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, algorithm, quota, cost, .. } = self;
+        let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));
+        writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;
+        let key = self.key.iter().map(|key| match &*key.value {
+            "" => format!("{} (none)", key.part),
+            value => format!("{} {value}", key.part),
+        });
+        let key = key.collect::<Vec<_>>().join(", ");
+        match (&self.fallback, self.key.is_empty()) {
+            (Some(address), _) => {
+                writeln!(
+                    out,
+                    "           key: {key}; no caller in it, so the client's address {address} is counted"
+                )
+            }
+            (None, true) => {
+                writeln!(out, "           key: none, all requests are counted together")
+            }
+            (None, false) => writeln!(out, "           key: {key}"),
+        }?;
+        if let Some(tier) = self.tier {
+            writeln!(out, "           tier {tier}, with its own quota")?;
+        }
+        let verdict = match (self.admitted, self.enforced) {
+            (true, _) => "admits",
+            (false, true) => "refuses",
+            (false, false) => "would refuse, but is not enforced",
+        };
+        writeln!(out, "           {verdict}, {} left", self.remaining)
+    }
+}
