@@ -8,8 +8,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{
+    Serialize,
+    de::{Deserializer as _, MapAccess, Visitor},
+};
+use serde_json::Value;
 
 use super::{
     AdminContext,
@@ -106,14 +109,40 @@ pub(super) async fn set(
     }
 }
 
+/// Reads the members of a JSON object in their order, duplicates included.
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Vec<(String, Value)>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(members)
+    }
+}
+
 /// Parses a body such as `{"mode": "on"}`.
 fn parse_mode(body: &[u8]) -> Result<ThrottleMode, String> {
-    let object: Map<String, Value> =
-        serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    if let Some(key) = object.keys().find(|key| *key != "mode") {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let members = json.deserialize_map(MembersVisitor).and_then(|members| {
+        json.end()?;
+        Ok(members)
+    });
+    let members = members.map_err(|error| error.to_string())?;
+    if let Some((key, _)) = members.iter().find(|(key, _)| *key != "mode") {
         return Err(format!("unknown key `{key}`"));
     }
-    let Some(mode) = object.get("mode") else { return Err("no `mode`".to_owned()) };
+    let [(_, mode)] = &members[..] else {
+        let what = if members.is_empty() { "no `mode`" } else { "duplicate key `mode`" };
+        return Err(what.to_owned());
+    };
     mode.as_str().and_then(ThrottleMode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
@@ -163,6 +192,8 @@ mod tests {
             (br#"{"mode": true}"#, "`mode` is true"),
             (b"{}", "no `mode`"),
             (br#"{"mode": "on", "for": 5}"#, "unknown key `for`"),
+            (br#"{"mode": "on", "mode": "off"}"#, "duplicate key `mode`"),
+            (b"[]", "expected an object"),
             (b"on", "expected value"),
             (b"", "EOF"),
         ] {

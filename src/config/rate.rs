@@ -22,6 +22,23 @@ pub struct Rate {
     pub window: Duration,
 }
 
+impl Rate {
+    /// The bounds of the half of a rate that is outside of them.
+    fn wrong_half(text: &str) -> Option<String> {
+        let (quota, window) = text.split_once('/')?;
+        let is_number = !quota.is_empty() && quota.bytes().all(|b| b.is_ascii_digit());
+        let is_amount = window.starts_with(|c: char| c.is_ascii_digit());
+        if !is_number || !is_amount {
+            return None;
+        }
+        if Self::parse(&format!("{quota}/1m")).is_none() {
+            return Some("a quota from 1 to 4294967295 before the `/`".to_owned());
+        }
+        let expected = Duration::EXPECTED;
+        Some(format!("a window from 1ms to 366d after the `/`: {expected}"))
+    }
+}
+
 impl ScalarValue for Rate {
     const EXPECTED: &'static str =
         "a rate such as 100/1m: a quota from 1 to 4294967295, and its window";
@@ -87,6 +104,7 @@ impl<'de> Deserialize<'de> for LimitEntry {
                     return Ok(LimitEntry(LimitConfig::new(quota, window)));
                 }
                 let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {EXPECTED}"));
+                let meant = meant.or_else(|| Rate::wrong_half(text));
                 let expected = meant.as_deref().unwrap_or(EXPECTED);
                 Err(E::invalid_value(Unexpected::Str(text), &expected))
             }
@@ -137,5 +155,16 @@ mod tests {
             assert_eq!(Rate::correction(text).as_deref(), Some(meant));
         }
         assert_eq!(Rate::correction("a/s"), None);
+        for (text, half) in [
+            ("0/1m", Some("a quota from 1 to 4294967295 before")),
+            ("4294967296/1m", Some("a quota from 1 to 4294967295 before")),
+            ("100/0s", Some("a window from 1ms to 366d after")),
+            ("100/400d", Some("a window from 1ms to 366d after")),
+            ("100/1w", Some("a window from 1ms to 366d after")),
+            ("many/1m", None),
+        ] {
+            let wrong = Rate::wrong_half(text);
+            assert_eq!(wrong.as_deref().and_then(|text| text.get(..half?.len())), half, "{text}");
+        }
     }
 }

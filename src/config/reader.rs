@@ -277,7 +277,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.node.text() {
             Some(text) => visitor.visit_str(text),
-            None => self.refuse("text"),
+            None => self.refuse(self.schema.text_syntax()),
         }
     }
 

@@ -61,6 +61,14 @@ pub enum SecretError {
 }
 
 impl SecretError {
+    /// What a secret must be instead, where it is read.
+    pub fn expected(&self) -> String {
+        match self {
+            Self::Short { min, .. } => format!("at least {min} random bytes"),
+            _ => "a secret that the gateway can read when it starts".to_owned(),
+        }
+    }
+
     /// True if the secret is invalid on every machine; false if it is only missing on this one.
     pub fn is_fault(&self) -> bool {
         match self {

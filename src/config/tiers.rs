@@ -79,6 +79,7 @@ impl JsonSchema for TierQuota {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description": QUOTA_SYNTAX,
+            "examples": [1000],
             "oneOf": [
                 {"type": "integer", "minimum": 1, "maximum": u32::MAX},
                 {"type": "string", "enum": [UNLIMITED]},

@@ -54,6 +54,7 @@ impl KeyPlan {
         if input.values.len() != self.0.len() {
             return Err(KeyInputError::Count);
         }
+        let client = input.client_ip.map(parse_address).transpose()?;
         let mut hash = KeyHasher::new(secret);
         let mut found = FoundParts::default();
         for (part, value) in self.0.iter().zip(input.values) {
@@ -61,8 +62,8 @@ impl KeyPlan {
             found.add(part, is_empty);
         }
         if found.needs_address() {
-            let client = input.client_ip.ok_or(KeyInputError::Empty)?;
-            hash.add_address(FALLBACK_TAG, parse_address(client)?, input.ipv6_prefix);
+            let client = client.ok_or(KeyInputError::Empty)?;
+            hash.add_address(FALLBACK_TAG, client, input.ipv6_prefix);
         }
         Ok(hash.finish())
     }
@@ -237,6 +238,7 @@ mod tests {
         assert_eq!(input_key(&plan, &["", ""], Some("::ffff:192.0.2.1")), Ok(anonymous));
         assert_eq!(input_key(&plan, &["", ""], None), Err(KeyInputError::Empty));
         assert_eq!(input_key(&plan, &["", ""], Some("here")), Err(KeyInputError::Address));
+        assert_eq!(input_key(&plan, &["a", "b"], Some("here")), Err(KeyInputError::Address));
         assert_eq!(input_key(&[KeyPart::ClientIp], &["here"], None), Err(KeyInputError::Address));
         assert_eq!(input_key(&plan, &["a"], None), Err(KeyInputError::Count));
         let plan = [KeyPart::Token, KeyPart::Route];

@@ -3,9 +3,10 @@
 use std::{borrow::Cow, time::UNIX_EPOCH};
 
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Map, Value};
 
 use super::line::{LineError, LogLine, excerpt};
-use crate::{clock::StoreTime, limit::Admission};
+use crate::{clock::StoreTime, escape::escape, limit::Admission};
 
 /// The fields of a line that are used; others are ignored.
 #[derive(Deserialize)]
@@ -54,8 +55,9 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     let text = text.map_err(|_| LineError::Json(format!("`{}` is not UTF-8", excerpt(line))))?;
     let line: JsonLine<'_> = serde_json::from_str(text).map_err(|error| {
         // Drops the parser's line number, which is always 1.
-        let text = error.to_string();
-        LineError::Json(excerpt(text.split(" at line ").next().unwrap_or_default().as_bytes()))
+        let reason = error.to_string();
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        wrong_field(text).unwrap_or_else(|| LineError::Json(escape(reason).into_owned()))
     })?;
     let client = line.client.parse();
     Ok(LogLine {
@@ -73,6 +75,27 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     })
 }
 
+/// The first field of a JSON object that has another type, or is missing. The parser does not name it.
+fn wrong_field(text: &str) -> Option<LineError> {
+    const TEXT: &str = "text in quotes";
+    let object: Map<String, Value> = serde_json::from_str(text).ok()?;
+    for name in ["time", "client", "token", "method", "host", "path", "limit"] {
+        match object.get(name) {
+            Some(Value::String(_)) => {}
+            None if matches!(name, "token" | "host" | "limit") => {}
+            None => return Some(LineError::Json(format!("no `{name}`"))),
+            Some(value) => return Some(field(name, value, TEXT)),
+        }
+    }
+    let status = object.get("status")?;
+    let is_status = status.as_u64().is_some_and(|status| u16::try_from(status).is_ok());
+    (!is_status).then(|| field("status", status, "a number from 0 to 65535, without quotes"))
+}
+
+fn field(name: &'static str, value: &Value, expected: &'static str) -> LineError {
+    LineError::Field { name, value: excerpt(value.to_string().as_bytes()), expected }
+}
+
 /// Parses a time (RFC 3339, UTC) into ms since the epoch.
 fn parse_time(text: &str) -> Result<StoreTime, LineError> {
     let time = humantime::parse_rfc3339(text).ok();
@@ -80,4 +103,41 @@ fn parse_time(text: &str) -> Result<StoreTime, LineError> {
     since
         .and_then(|since| u64::try_from(since.as_millis()).ok().map(StoreTime::from_unix_ms))
         .ok_or_else(|| LineError::Time(excerpt(text.as_bytes()), "2026-01-02T03:04:05.678Z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_line_names_its_field() {
+        let line =
+            r#"{"time":"2026-11-26T14:11:04.000Z","client":"10.1.0.1","method":"GET","path":"/"}"#;
+        assert!(parse(line.as_bytes()).is_ok());
+        let object = "expected a JSON object with time, client, method and path";
+        for (from, to, expected) in [
+            (
+                "\"path\"",
+                "\"status\":\"200\",\"path\"",
+                "`status` is `\"200\"`, expected a number from 0 to 65535, without quotes"
+                    .to_owned(),
+            ),
+            (
+                "\"path\"",
+                "\"status\":65536,\"path\"",
+                "`status` is `65536`, expected a number from 0 to 65535, without quotes".to_owned(),
+            ),
+            (
+                "\"2026-11-26T14:11:04.000Z\"",
+                "5",
+                "`time` is `5`, expected text in quotes".to_owned(),
+            ),
+            ("\"GET\"", "null", "`method` is `null`, expected text in quotes".to_owned()),
+            (",\"path\":\"/\"", "", format!("no `path`, {object}")),
+            (",\"path\":\"/\"}", "", format!("EOF while parsing an object, {object}")),
+        ] {
+            let found = parse(line.replace(from, to).as_bytes()).unwrap_err().to_string();
+            assert_eq!(found, expected);
+        }
+    }
 }

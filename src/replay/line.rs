@@ -44,6 +44,16 @@ pub enum LineError {
     /// Not a JSON object of an access log.
     #[error("{0}, expected a JSON object with time, client, method and path")]
     Json(String),
+    /// A field of a JSON line has another type.
+    #[error("`{name}` is `{value}`, expected {expected}")]
+    Field {
+        /// The field.
+        name: &'static str,
+        /// Its value, as an excerpt.
+        value: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
     /// Not a time.
     #[error("`{0}`, expected a time such as {1}")]
     Time(String, &'static str),

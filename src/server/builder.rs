@@ -174,9 +174,9 @@ fn admin_access(
     let fault = |what: String, expected: &str| {
         StartError::Faults(loaded.source.fault("admin.token", what, expected).into())
     };
-    let text = reference.reveal_at_least(secret::MIN_LEN, variables).map_err(|error| {
-        fault(error.to_string(), "a token that the gateway can read when it starts")
-    })?;
+    let text = reference
+        .reveal_at_least(secret::MIN_LEN, variables)
+        .map_err(|error| fault(error.to_string(), &error.expected()))?;
     let token = AdminToken::new(text.trim()).map_err(|error| {
         fault(
             error.to_string(),

@@ -82,8 +82,8 @@ impl Secrets<'_> {
     }
 
     fn fault(&self, path: &str, error: &SecretError) -> StartError {
-        let expected = "a secret that the gateway can read when it starts";
-        StartError::Faults(self.source.fault(path, error.to_string(), expected).into())
+        let fault = self.source.fault(path, error.to_string(), error.expected());
+        StartError::Faults(fault.into())
     }
 }
 

@@ -9,8 +9,6 @@ use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
 use crate::upstream::target_health::HealthSettings;
 use crate::upstream::{Bounds, CheckSettings, Pacing, RetryConditions};
 
-/// The largest weight of a target.
-const MAX_WEIGHT: u32 = 1000;
 /// Keys that have an effect only if the number of places at a target is bounded.
 const PACING_KEYS: [&str; 4] = ["request_buffer", "response_buffer", "client_share", "min_rate"];
 
@@ -39,13 +37,8 @@ pub(super) fn keys_in_use(
     .into_iter()
 }
 
-/// Reports weights that are out of range, or all 0.
+/// Reports weights that are all 0.
 pub(super) fn ensure_weights(section: &Section<'_>, upstream: &config::UpstreamConfig) {
-    for (index, target) in upstream.targets.iter().enumerate() {
-        let section = section.at("targets").index(index);
-        let what = format!("weight {} of `{target}`", target.weight);
-        section.ensure(target.weight <= MAX_WEIGHT, &what, "a weight of 0 to 1000");
-    }
     let is_drained = upstream.targets.iter().all(|target| target.weight == 0);
     if is_drained && !upstream.targets.is_empty() && section.can_read(&["targets"]) {
         let expected = "at least one target with a weight of 1 or more";

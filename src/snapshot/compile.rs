@@ -4,7 +4,7 @@
 use super::section::{FaultCollector, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, files, limits, listen, notes, routes, store,
-    throttle, traces, upstreams,
+    throttle, tiers, traces, upstreams,
 };
 use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
 use crate::identity::TrustedProxies;
@@ -22,6 +22,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let identity = identity(&root.at("client"), &config.client);
     let limits = limits::compile(root, config, &identity.token);
     let (table, routes) = routes::compile(root, config, &upstreams, &limits, &identity.token);
+    tiers::check_parameters(root, config);
     let throttle = throttle::compile(root, config);
     let traces = traces::compile(&root.at("traces"), config.traces.as_ref());
     notes::add(root, config);

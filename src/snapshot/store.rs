@@ -5,9 +5,26 @@ use std::collections::BTreeSet;
 use super::section::Section;
 use crate::config::{Redis, RedisUrl, Sentinel, Store};
 
+/// Memory of a counter, in bytes: 80 in a table that is at most three quarters full.
+const COUNTER_BYTES: u64 = 107;
+
 pub(super) fn check(section: &Section<'_>, store: &Store) {
+    note_memory(&section.at("memory").at("max_keys"), store.memory.max_keys);
     if let Some(redis) = &store.redis {
         check_redis(&section.at("redis"), redis);
+    }
+}
+
+/// Notes counters that this machine cannot hold: a flood of new keys would end the process.
+fn note_memory(section: &Section<'_>, max_keys: u64) {
+    let Some(available) = crate::throttle::machine_memory::usable() else { return };
+    let needed = max_keys.saturating_mul(COUNTER_BYTES);
+    if needed > available {
+        let (needed, available) = (needed.div_ceil(1 << 20), available >> 20);
+        let what = format!(
+            "`{max_keys}` counters of {needed} MiB, more than the {available} MiB of this machine"
+        );
+        section.note(what, "a number of counters that its memory can hold");
     }
 }
 
@@ -127,6 +144,22 @@ mod tests {
         let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
         let compiled = Snapshot::compile(&loaded).map(drop);
         compiled.map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn counters_that_exceed_the_memory_of_the_machine_are_noted() {
+        let notes = |max_keys: u64| {
+            let text = format!("store: {{memory: {{max_keys: {max_keys}}}}}\n{GOOD}");
+            let loaded = config::parse("t.yaml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+            let snapshot = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+            snapshot.notes.iter().map(ToString::to_string).collect::<String>()
+        };
+        assert_eq!(notes(1_000_000), "");
+        let note = notes(1_000_000_000_000);
+        assert!(
+            note.contains("`1000000000000` counters of 102043152 MiB, more than the"),
+            "{note}"
+        );
     }
 
     #[test]

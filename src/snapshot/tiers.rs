@@ -8,6 +8,7 @@ use super::section::Section;
 use crate::config;
 use crate::identity::{CredentialSource, KeyPart};
 use crate::limit::Limit;
+use crate::route::PathPattern;
 
 /// Compiles the tiers of `limit`, at `section`. A faulty tier is reported and left out.
 pub(super) fn compile(
@@ -36,6 +37,39 @@ pub(super) fn compile(
         Some(Tier { matches: matches?, limit: Some(limit) })
     });
     tiers.collect()
+}
+
+/// Reports tiers that compare a path parameter that no route of their limit has.
+pub(super) fn check_parameters(root: &Section<'_>, config: &config::Config) {
+    for (name, limit) in &config.limits {
+        let is_of_limit = |route: &&config::RouteConfig| {
+            route.limits.iter().chain(route.status.iter().flatten()).any(|other| other == name)
+        };
+        let routes: Vec<_> = config.routes.iter().filter(is_of_limit).collect();
+        let Some(first) = routes.first().map(|route| &route.name) else { continue };
+        for (index, tier) in limit.tiers.iter().enumerate() {
+            let KeyPart::PathParam(param) = &tier.matches.part else { continue };
+            if !routes.iter().any(|route| may_have_parameter(&route.matches, param)) {
+                let part = &tier.matches.part;
+                let what = match routes.len() {
+                    1 => format!("`{part}`, which the path of the route `{first}` does not have"),
+                    _ => format!("`{part}`, which no path of the limit's routes has"),
+                };
+                let section = root.at("limits").entry(name).at("tiers").index(index);
+                section.at("match").at("part").fault(what, &format!("a path with `{{{param}}}`"));
+            }
+        }
+    }
+}
+
+/// True if paths of the route have the parameter, or if its pattern is faulty.
+fn may_have_parameter(matches: &config::RouteMatch, param: &String) -> bool {
+    let pattern = match (&matches.path, &matches.path_prefix) {
+        (Some(path), _) => PathPattern::parse(path),
+        (None, Some(prefix)) => PathPattern::prefix(prefix),
+        (None, None) => return false,
+    };
+    pattern.map_or(true, |pattern| pattern.params().contains(param))
 }
 
 fn tier_match(
@@ -142,6 +176,30 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
             };
             assert_eq!(&*values[0], wanted, "{part}");
         }
+    }
+
+    #[test]
+    fn a_path_parameter_of_a_tier_is_one_of_a_route() {
+        let faults = |tier_part: &str, routes: &str| {
+            let text = format!(
+                "limits: {{one: {{quota: 5, window: 10s, {}}}}}\nupstreams: {{app: {{targets: [http://h:1]}}}}\n\
+                 routes: [{routes}]\n",
+                tier(tier_part, "[a]", 50)
+            );
+            let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
+            Snapshot::compile(&loaded).map_or_else(|faults| faults.to_string(), |_| String::new())
+        };
+        let route = |name: &str, matches: &str| {
+            format!("{{name: {name}, match: {{{matches}}}, upstream: app, limits: [one]}}")
+        };
+        let [plain, with] = [route("a", ""), route("b", "path: '/b/{zz}'")];
+        let alone = faults("path:zz", &plain);
+        let expected =
+            "`path:zz`, which the path of the route `a` does not have, expected a path with `{zz}`";
+        assert!(alone.contains(expected) && alone.contains("t.yaml:1:"), "{alone}");
+        assert!(faults("path:yy", &format!("{plain}, {with}")).contains("no path of the limit's"));
+        assert_eq!(faults("path:zz", &format!("{plain}, {with}")), "", "one of two routes has it");
+        assert_eq!(faults("path:rest", &route("a", "path_prefix: /v1")), "");
     }
 
     #[test]

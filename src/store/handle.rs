@@ -110,30 +110,86 @@ impl StoreHandle {
         now: StoreTime,
         deadline: Option<Uptime>,
     ) -> Result<Verdict, StoreError> {
-        let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
+        let Some(path @ RedisPath { local, .. }) = &self.redis else {
             return Ok(self.store.memory.charge(charges, now));
         };
-        self.counts.count_call();
+        let retry_deadline = deadline.unwrap_or_else(|| local.deadline());
         let sent = local.monotonic();
-        let mut verdict =
-            match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
-                None => Box::pin(self.fan_out(path).charge(charges, now, deadline)).await?,
-                Some(shard) => match client.charge(shard, charges, deadline).await {
-                    Ok(verdict) => verdict,
-                    Err(CallError { failure, late }) => {
-                        self.counts.count_failure(failure);
-                        if let Some(late) = late {
-                            path.corrections.undo_late_charge(late, charges);
-                        }
-                        return self.fall_back(charges, now);
-                    }
-                },
-            };
+        let Some(mut verdict) = self.call_redis(path, charges, now, deadline).await? else {
+            return self.fall_back(charges, now);
+        };
+        if !verdict.admitted
+            && Box::pin(self.return_own_units(path, charges, &verdict, retry_deadline)).await
+        {
+            let retried = self.call_redis(path, charges, now, Some(retry_deadline)).await?;
+            let Some(retried) = retried else { return self.fall_back(charges, now) };
+            verdict = retried;
+        }
         if !verdict.admitted {
             remaining::add_to_refusals(&self.store, charges, &mut verdict);
         }
         local.cache_denials(charges, &verdict, sent);
         Ok(verdict)
+    }
+
+    /// Charges by one call to each shard. `None` if the only shard gives no answer.
+    async fn call_redis(
+        &self,
+        path: &RedisPath,
+        charges: &[Charge<'_>],
+        now: StoreTime,
+        deadline: Option<Uptime>,
+    ) -> Result<Option<Verdict>, StoreError> {
+        self.counts.count_call();
+        let client = &path.client;
+        match shard_fanout::common_shard(charges, |charge| client.shard_of(charge.key)) {
+            None => Box::pin(self.fan_out(path).charge(charges, now, deadline)).await.map(Some),
+            Some(shard) => match client.charge(shard, charges, deadline).await {
+                Ok(verdict) => Ok(Some(verdict)),
+                Err(CallError { failure, late }) => {
+                    self.counts.count_failure(failure);
+                    if let Some(late) = late {
+                        path.corrections.undo_late_charge(late, charges);
+                    }
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// Returns to Redis the units that this gateway holds, under any quota, of the records that refuse. True
+    /// if it held some and they are returned before the `deadline`: Redis may now admit the request.
+    async fn return_own_units(
+        &self,
+        path: &RedisPath,
+        charges: &[Charge<'_>],
+        verdict: &Verdict,
+        deadline: Uptime,
+    ) -> bool {
+        let mut unspent = Vec::new();
+        for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
+            let is_live = || path.client.is_live(path.client.shard_of(charge.key));
+            if outcome.refused().is_some() && is_live() {
+                self.store.leases.drain_record(charge.limit, charge.key, &mut unspent);
+            }
+        }
+        let returns: SmallVec<[Adjustment<'_>; 2]> = unspent
+            .iter()
+            .map(|unspent| Adjustment {
+                limit: &unspent.limit,
+                key: unspent.key,
+                change: unspent.to_return.into(),
+            })
+            .collect();
+        if returns.is_empty() {
+            return false;
+        }
+        let fan_out = self.fan_out(path);
+        let adjusted = self.store.clock.timeout_at(deadline, fan_out.adjust(&returns)).await;
+        let are_returned = |outcomes: SmallVec<[Outcome; 2]>| {
+            outcomes.iter().all(|outcome| outcome.decided().is_some())
+        };
+        adjusted.is_ok_and(are_returned) && !path.local.has_timed_out(deadline)
     }
 
     /// Decides without Redis: by the deny cache, or by each limit's failure policy. Charges made here are not

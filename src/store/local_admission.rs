@@ -247,7 +247,7 @@ struct FetchTask {
 impl FetchTask {
     async fn run(self, first: LeaseFetch<QueuedRequest>) {
         let mut next = Some(first);
-        while let Some(fetch) = next.take() {
+        while let Some(mut fetch) = next.take() {
             let (limit, key) = (Arc::clone(fetch.limit()), fetch.key());
             let demand = *fetch.demand();
             let sent = self.clock.monotonic();
@@ -263,9 +263,10 @@ impl FetchTask {
                     }
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
+                    let is_retried = grant.units < demand.needed && fetch.reclaim();
                     // Not cached if units were granted or the lease held some: units in the lease, or units
                     // that other requests put back, may still admit this cost.
-                    if grant.units == 0 && fetch.started_empty() {
+                    if grant.units == 0 && fetch.started_empty() && !is_retried {
                         self.deny_cache.insert(
                             &charge,
                             &refused,

@@ -7,7 +7,8 @@ use crate::limit::{Charge, Decision, DecisionSource, LeaseSize, Outcome, StoreDe
 /// Adds the leased units to the decisions of a peek. A charge that the sum covers is admitted.
 pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
     add_leased(store, charges, verdict, |charge, decision, leased| {
-        raise_remaining(decision, (decision.remaining + leased).min(decision.limit));
+        let used = decision.used.saturating_sub(leased);
+        raise_remaining(decision, decision.limit.saturating_sub(used));
         if decision.remaining >= charge.cost.into() {
             (decision.admitted, decision.retry_at) = (true, None);
         }

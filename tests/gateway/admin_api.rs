@@ -138,7 +138,7 @@ fn an_address_beyond_loopback_needs_a_token_that_can_be_used() {
     }
     fs::write(&token, "short\n").expect("a file");
     let short = fault("address: '127.0.0.1:0', token: 'file:FILE'");
-    assert!(short.contains("shorter than 16 bytes: 5"), "{short}");
+    assert!(short.contains("shorter than 16 bytes: 5, expected at least 16 random"), "{short}");
     fs::write(&token, "a secret with spaces").expect("a file");
     let unsendable = fault("address: '127.0.0.1:0', token: 'file:FILE'");
     assert!(

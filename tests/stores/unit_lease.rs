@@ -12,6 +12,8 @@ mod outage;
 mod retry_after;
 /// Unspent units are returned.
 mod returns;
+/// Several quotas of one record: tiers and reloads.
+mod several_quotas;
 
 use std::sync::Arc;
 

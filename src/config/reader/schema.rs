@@ -13,7 +13,8 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| crate::config::schema().to_val
 pub(super) struct ValueSchema {
     /// Where the value is used: it may narrow the definition's range.
     usage: &'static Value,
-    /// The definition that `usage` refers to; without a reference, `usage` itself.
+    /// The definition that `usage` refers to; without a reference, `usage` itself. The section, if the
+    /// value may also be text.
     definition: &'static Value,
 }
 
@@ -29,7 +30,11 @@ impl ValueSchema {
         let present = choices.into_iter().find(|choice| choice["type"] != "null").unwrap_or(usage);
         let name = present["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
         let definition = name.map_or(present, |name| &SCHEMA["$defs"][name]);
-        Self { usage, definition }
+        let mut choices = definition["oneOf"].as_array().into_iter().flatten();
+        match choices.find(|choice| choice["properties"].is_object()) {
+            Some(section) => Self { usage: definition, definition: section },
+            None => Self { usage, definition },
+        }
     }
 
     /// The schema of the value of `key`.
@@ -49,9 +54,10 @@ impl ValueSchema {
 
     /// True for a section that may also be written as text.
     pub(super) fn may_be_text(self) -> bool {
-        let choices = self.usage["anyOf"].as_array().into_iter().flatten();
+        let choices = ["anyOf", "oneOf"].map(|keyword| self.usage[keyword].as_array());
+        let mut choices = choices.into_iter().flatten().flatten();
         self.definition["properties"].is_object()
-            && choices.into_iter().any(|choice| choice["type"] == "string")
+            && choices.any(|choice| Self::new(choice).definition["type"] == "string")
     }
 
     /// True for a section that cannot be written as text.
@@ -62,7 +68,8 @@ impl ValueSchema {
     /// An item for a list of such values: `text` if it is valid, or else an example.
     pub(super) fn list_item(self, text: &str) -> Option<&str> {
         let definition = self.definition;
-        if let Some(example) = definition["examples"][0].as_str() {
+        let examples = self.keyword("examples").unwrap_or(&Value::Null);
+        if let Some(example) = examples[0].as_str() {
             // The pattern may be a list of words.
             let words = definition["pattern"].as_str().unwrap_or_default().replace(['(', ')'], "|");
             let is_listed = !text.is_empty() && words.contains(&format!("|{text}|"));
@@ -110,6 +117,12 @@ impl ValueSchema {
             Some(Value::Number(bound)) => Some(bound),
             _ => None,
         }
+    }
+
+    /// The syntax of a value that is written as text.
+    pub(super) fn text_syntax(self) -> &'static str {
+        let has_syntax = self.definition["pattern"].is_string();
+        self.definition["description"].as_str().filter(|_| has_syntax).unwrap_or("text")
     }
 
     /// A description of the values that the type accepts.

@@ -54,6 +54,50 @@ fn a_faulty_value_is_located() {
     }
 }
 
+/// A target is a section, although it may also be text.
+#[test]
+fn the_keys_of_a_weighted_target_are_checked() {
+    for (target, expected) in [
+        (
+            "{weight: 1}",
+            vec!["2:19: missing key `url`, expected a line `url: ...` in this section"],
+        ),
+        (
+            "{url: http://h:1, wieght: 1}",
+            vec!["2:37: unknown key `wieght`, expected `weight` (valid keys: url, weight)"],
+        ),
+        (
+            "{url: http://h:1, weight: -1}",
+            vec!["2:45: `-1`, expected a whole number from 0 to 1000"],
+        ),
+        ("{url: http://h:1, weight: 0}", vec![]),
+        ("http://h:1", vec![]),
+    ] {
+        let text = format!(
+            "upstreams:\n  app: {{targets: [{target}]}}\nroutes: [{{name: a, upstream: app}}]\n"
+        );
+        assert_eq!(faults(&text), expected, "{target}");
+    }
+}
+
+#[test]
+fn a_faulty_quota_of_a_tier_is_one_fault() {
+    for quota in ["quota: 0", "quota: many", "quota: ''", "qouta: 5", ""] {
+        let tier = format!("tiers: [{{match: {{part: host, values: [a]}}, {quota}}}]");
+        let found = faults(&with_limit(&tier));
+        assert_eq!(found.len(), 1, "{quota}: {found:?}");
+    }
+}
+
+#[test]
+fn a_list_in_the_place_of_a_text_gets_the_syntax() {
+    let health = "    health: {path: /, status: [[1]]}\n";
+    let text = format!("upstreams:\n  app:\n    targets: [http://h:1]\n{health}");
+    let found = parse("t.yaml", &text).unwrap_err().to_string();
+    let expected = "a list, expected a status from 100 to 599, or a range such as 200-299";
+    assert!(found.contains(expected), "{found}");
+}
+
 #[test]
 fn a_duration_or_size_in_another_notation_is_corrected() {
     for (window, meant) in

@@ -19,7 +19,7 @@ fn settings_without_an_effect_are_refused() {
         ),
         (
             "targets: [{url: 'http://h:1', weight: 1001}]",
-            "weight 1001 of `http://h:1`, expected a weight of 0 to 1000",
+            "`1001`, expected a whole number from 0 to 1000",
         ),
         (
             "targets: ['http://h:1'], balance: hash",

@@ -86,6 +86,26 @@ pub(super) struct FetchRequest {
     pub(super) demand: UnitDemand,
     /// True if the lease held no unit when the fetch began.
     pub(super) started_empty: bool,
+    pub(super) attempt: FetchAttempt,
+    pub(super) on_partial_grant: OnPartialGrant,
+}
+
+/// A fetch's place in the decision of the requests that wait for it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum FetchAttempt {
+    /// Its refusal may be due to units that this gateway holds under other quotas.
+    First,
+    /// The units under other quotas have been returned: its refusal is final.
+    AfterReclaim,
+}
+
+/// The effect of a partial grant on the requests for which it does not suffice.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum OnPartialGrant {
+    /// They are refused.
+    Refuse,
+    /// They wait for the next fetch, which returns units of this gateway first.
+    Retry,
 }
 
 /// The outcome of [`Lease::enqueue`].
@@ -113,6 +133,8 @@ pub(super) enum FailedFetch {
 pub(super) struct Lease<W> {
     limit: Arc<Limit>,
     key: Key,
+    /// Identifies the quota among the leases of a record.
+    id: u128,
     units: LeasedUnits,
     snapshot: LeaseSnapshot,
     queue: WaitQueue<W>,
@@ -134,10 +156,11 @@ struct FetchInFlight {
 }
 
 impl<W: LeaseWaiter> Lease<W> {
-    pub(super) fn new(limit: Arc<Limit>, key: Key, monotonic: MonotonicTime) -> Self {
+    pub(super) fn new(limit: Arc<Limit>, key: Key, id: u128, monotonic: MonotonicTime) -> Self {
         Self {
             limit,
             key,
+            id,
             units: LeasedUnits::default(),
             snapshot: LeaseSnapshot::default(),
             queue: WaitQueue::default(),
@@ -154,6 +177,15 @@ impl<W: LeaseWaiter> Lease<W> {
 
     pub(super) fn key(&self) -> Key {
         self.key
+    }
+
+    pub(super) fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// True if units are to be returned.
+    pub(super) fn has_unspent(&self) -> bool {
+        !self.unspent.is_empty()
     }
 
     pub(super) fn snapshot(&self) -> LeaseSnapshot {
@@ -283,7 +315,13 @@ impl<W: LeaseWaiter> Lease<W> {
         let needed = all.saturating_sub(self.units.count).max(minimum);
         let demand = UnitDemand { minimum, needed, extra, extra_divisor, returned };
         self.check_invariants();
-        FetchRequest { demand, started_empty: self.units.count == 0 }
+        let started_empty = self.units.count == 0;
+        FetchRequest {
+            demand,
+            started_empty,
+            attempt: FetchAttempt::First,
+            on_partial_grant: OnPartialGrant::Refuse,
+        }
     }
 
     /// Ends a fetch with the store's reply. Returns the next fetch, if requests still wait, and the number of
@@ -298,6 +336,8 @@ impl<W: LeaseWaiter> Lease<W> {
         let UnitDemand { minimum, needed, extra, .. } = request.demand;
         let decision = grant.decision;
         let is_partial = grant.units < needed;
+        let is_retried = is_partial && request.on_partial_grant == OnPartialGrant::Retry;
+        let is_final = is_partial && !is_retried;
         self.used_at = *received;
         if grant.units >= needed.saturating_add(extra) {
             self.sizer.record_full_grant(*received);
@@ -318,26 +358,29 @@ impl<W: LeaseWaiter> Lease<W> {
         if grant.units > 0 || *received < self.units.deadline {
             self.grant(*received);
         }
-        if is_partial {
+        if is_final {
             let decision = Decision { admitted: false, ..decision };
             let refused = WaiterOutcome::Refused { decision, decided_at: *now };
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // After a full grant, requests still wait only if leased units expired during the fetch. They keep
-        // their places.
+        // Before a retry, and if leased units expired during the fetch, requests still wait. They keep their
+        // places.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
         let discarded = if is_discarded { mem::take(&mut self.units.count) } else { 0 };
         self.queue.append(arrivals);
         if *received < self.units.deadline {
             self.grant(*received);
         }
-        if is_partial && grant.units > 0 {
+        if is_final && grant.units > 0 {
             // These are the last units of the quota, fetched for requests that cost more. Other gateways may
             // need them.
             self.mark_all_for_return();
         }
-        let next = (!self.queue.is_empty()).then(|| self.begin_fetch(*received, extra_divisor));
+        let mut next = (!self.queue.is_empty()).then(|| self.begin_fetch(*received, extra_divisor));
+        if let Some(next) = next.as_mut().filter(|_| is_retried) {
+            next.attempt = FetchAttempt::AfterReclaim;
+        }
         self.check_invariants();
         (next, discarded)
     }

@@ -6,9 +6,10 @@ use std::sync::{
 };
 
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
 use super::{
-    lease::{EnqueueOutcome, FailedFetch, FetchRequest, Lease},
+    lease::{EnqueueOutcome, FailedFetch, FetchAttempt, FetchRequest, Lease, OnPartialGrant},
     snapshot::{LeaseCharge, LeaseSnapshot},
     sync::Mutex,
     waiter::{FetchReply, LeaseWaiter},
@@ -97,10 +98,17 @@ pub struct LeaseStats {
 
 /// The leases behind one lock.
 struct Stripe<W> {
-    /// By [`LeaseKey::lease_id`].
-    leases: HashMap<u128, Lease<W>>,
-    /// The counters; `entries` and `outstanding` are 0 here.
+    /// By [`LeaseKey::record`]: the leases of a record, one for each quota.
+    records: HashMap<u128, SmallVec<[Lease<W>; 1]>>,
+    /// The counters; `outstanding` is 0 here.
     stats: LeaseStats,
+}
+
+impl<W: LeaseWaiter> Stripe<W> {
+    fn get_mut(&mut self, LeaseKey { record, lease_id }: LeaseKey) -> Option<&mut Lease<W>> {
+        let mut leases = self.records.get_mut(&record)?.iter_mut();
+        leases.find(|lease| lease.id() == lease_id)
+    }
 }
 
 /// All leases of the process: bounded in number, and swept of unused ones.
@@ -124,7 +132,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// An empty registry for at least `leases` leases, rounded up to a multiple of the stripes.
     pub fn with_capacity(leases: usize) -> Self {
         let stripes = STRIPES.min(leases.max(1));
-        let stripe = || Stripe { leases: HashMap::new(), stats: LeaseStats::default() };
+        let stripe = || Stripe { records: HashMap::new(), stats: LeaseStats::default() };
         Self {
             stripes: (0..stripes).map(|_| Mutex::new(stripe())).collect(),
             stripe_capacity: leases.div_ceil(stripes),
@@ -150,8 +158,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         cost: u32,
         monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
-        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&lease_id)?.take(cost, monotonic)
+        let lease_key = LeaseKey::of(limit, key);
+        self.stripe(lease_key.record).lock().get_mut(lease_key)?.take(cost, monotonic)
     }
 
     /// Puts back `cost` units that were taken here at [`LeaseCharge::charged_at`], without a call to the
@@ -165,8 +173,9 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         cost: u32,
         monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
-        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&lease_id)?.refund(charged_at, cost, monotonic)
+        let lease_key = LeaseKey::of(limit, key);
+        let mut stripe = self.stripe(lease_key.record).lock();
+        stripe.get_mut(lease_key)?.refund(charged_at, cost, monotonic)
     }
 
     /// Like [`Self::refund`], but returns units whose sub-window has ended to the store with the next fetch
@@ -221,42 +230,89 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         reply: &FetchReply,
     ) -> Option<FetchRequest> {
         let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
-        let Stripe { leases, stats } = &mut *stripe;
+        let Stripe { records, stats } = &mut *stripe;
         stats.granted += u64::from(reply.grant.units);
         stats.returned += u64::from(request.demand.returned.units);
         // A lease with a fetch in flight is never removed.
-        let (next, discarded) = leases.get_mut(&lease_id)?.complete(request, reply, extra_divisor);
+        let leases = records.get_mut(&record)?;
+        let is_partial = reply.grant.units < request.demand.needed;
+        let others = leases.iter().filter(|lease| lease.id() != lease_id && !is_partial);
+        let unspent = others.map(Lease::outstanding).sum();
+        let lease = leases.iter_mut().find(|lease| lease.id() == lease_id)?;
+        let (next, discarded) =
+            lease.complete(request, &reply.with_own_units(unspent), extra_divisor);
         stats.discarded += u64::from(discarded);
         next
+    }
+
+    /// The effect of a partial grant on a lease that waits for it. At the first attempt, moves the units of
+    /// the same record under other quotas into this lease, to be returned with its next fetch. Units for
+    /// which requests wait stay.
+    pub(super) fn reclaim(
+        &self,
+        LeaseKey { record, lease_id }: LeaseKey,
+        attempt: FetchAttempt,
+    ) -> OnPartialGrant {
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { records, stats } = &mut *stripe;
+        let mut unspent = Vec::new();
+        for lease in records.get_mut(&record).into_iter().flatten() {
+            if lease.id() != lease_id && attempt == FetchAttempt::First {
+                lease.drain(&mut unspent);
+            }
+        }
+        // A lease with a fetch in flight is never removed.
+        let mut leases = records.get_mut(&record).into_iter().flatten();
+        let Some(lease) = leases.find(|lease| lease.id() == lease_id) else {
+            return OnPartialGrant::Refuse;
+        };
+        for to_return in unspent {
+            if !lease.mark_for_return(to_return) {
+                stats.discarded += u64::from(to_return.units);
+            }
+        }
+        if lease.has_unspent() { OnPartialGrant::Retry } else { OnPartialGrant::Refuse }
+    }
+
+    /// Moves all units of a record, under every quota, to `out`. Units for which requests wait stay.
+    pub fn drain_record(&self, limit: &Limit, key: Key, out: &mut Vec<UnspentUnits>) {
+        let record = record_id(limit, key);
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { records, stats } = &mut *stripe;
+        for lease in records.get_mut(&record).into_iter().flatten() {
+            let mut returns = Vec::new();
+            lease.drain(&mut returns);
+            push_unspent(lease, &mut returns, stats, out);
+        }
     }
 
     /// Ends a failed fetch, with [`Lease::fail`].
     pub(super) fn fail(
         &self,
-        LeaseKey { record, lease_id }: LeaseKey,
+        lease_key: LeaseKey,
         request: &FetchRequest,
         failure: Option<(RedisFailure, MonotonicTime)>,
     ) {
-        let mut stripe = self.stripe(record).lock();
-        let Stripe { leases, stats } = &mut *stripe;
-        match leases.get_mut(&lease_id).map(|lease| lease.fail(request, failure)) {
-            Some(FailedFetch::Lost(units)) => stats.lost += units,
-            Some(FailedFetch::Discarded(units)) => stats.discarded += u64::from(units),
+        let mut stripe = self.stripe(lease_key.record).lock();
+        match stripe.get_mut(lease_key).map(|lease| lease.fail(request, failure)) {
+            Some(FailedFetch::Lost(units)) => stripe.stats.lost += units,
+            Some(FailedFetch::Discarded(units)) => stripe.stats.discarded += u64::from(units),
             Some(FailedFetch::Kept) | None => {}
         }
     }
 
-    /// Units of `key` under `limit` that can be spent here at `monotonic`.
+    /// Units of the record of `key` under `limit`, of every quota, that can be spent here at `monotonic`.
     pub fn spendable(&self, limit: &Limit, key: Key, monotonic: MonotonicTime) -> u32 {
-        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        let record = record_id(limit, key);
         let stripe = self.stripe(record).lock();
-        stripe.leases.get(&lease_id).map_or(0, |lease| lease.spendable(monotonic))
+        let leases = stripe.records.get(&record).into_iter().flatten();
+        leases.map(|lease| lease.spendable(monotonic)).fold(0, u32::saturating_add)
     }
 
     /// The store's last reply for `key` under `limit`.
     pub fn snapshot(&self, limit: &Limit, key: Key) -> Option<LeaseSnapshot> {
-        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get(&lease_id).map(Lease::snapshot)
+        let lease_key = LeaseKey::of(limit, key);
+        self.stripe(lease_key.record).lock().get_mut(lease_key).map(|lease| lease.snapshot())
     }
 
     /// Sweeps a part of the leases at `monotonic`; call it a few times a second. Adds to `out` the units that
@@ -299,19 +355,16 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         mut visit: impl FnMut(&mut Lease<W>, &mut Vec<UnitReturn>) -> bool,
     ) -> usize {
         let mut stripe = self.stripes[index].lock();
-        let Stripe { leases, stats } = &mut *stripe;
-        let (count, mut returns) = (leases.len(), Vec::new());
-        leases.retain(|_, lease| {
-            let is_removed = visit(lease, &mut returns);
-            for to_return in returns.drain(..) {
-                stats.returned += u64::from(to_return.units);
-                out.push(UnspentUnits {
-                    limit: Arc::clone(lease.limit()),
-                    key: lease.key(),
-                    to_return,
-                });
-            }
-            !is_removed
+        let Stripe { records, stats } = &mut *stripe;
+        let (count, mut returns) = (stats.entries, Vec::new());
+        records.retain(|_, leases| {
+            leases.retain(|lease| {
+                let is_removed = visit(lease, &mut returns);
+                push_unspent(lease, &mut returns, stats, out);
+                stats.entries -= usize::from(is_removed);
+                !is_removed
+            });
+            !leases.is_empty()
         });
         count
     }
@@ -320,17 +373,15 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     /// every quota, including those of a fetch in flight. Call it after the deletion.
     pub fn discard(&self, deleted_record: u128) {
         let mut stripe = self.stripe(deleted_record).lock();
-        let Stripe { leases, stats } = &mut *stripe;
-        let is_of_record =
-            |lease: &&mut Lease<W>| record_id(lease.limit(), lease.key()) == deleted_record;
-        for lease in leases.values_mut().filter(is_of_record) {
+        let Stripe { records, stats } = &mut *stripe;
+        for lease in records.get_mut(&deleted_record).into_iter().flatten() {
             stats.discarded += lease.discard();
         }
     }
 
     /// True if there are no leases. Takes every lock, one after the other.
     pub fn is_empty(&self) -> bool {
-        self.stripes.iter().all(|stripe| stripe.lock().leases.is_empty())
+        self.stripes.iter().all(|stripe| stripe.lock().records.is_empty())
     }
 
     /// Counts units that were taken here and can be neither spent nor returned.
@@ -342,9 +393,10 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     pub fn stats(&self) -> LeaseStats {
         let mut total = LeaseStats::default();
         for stripe in &self.stripes {
-            let Stripe { leases, stats } = &*stripe.lock();
-            total.entries += leases.len();
-            total.outstanding += leases.values().map(Lease::outstanding).sum::<u64>();
+            let Stripe { records, stats } = &*stripe.lock();
+            let leases = records.values().flatten();
+            total.entries += stats.entries;
+            total.outstanding += leases.map(Lease::outstanding).sum::<u64>();
             total.granted += stats.granted;
             total.returned += stats.returned;
             total.lost += stats.lost;
@@ -368,20 +420,36 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         monotonic: MonotonicTime,
         act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
     ) -> Option<R> {
-        let LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
+        let lease_key @ LeaseKey { record, lease_id } = LeaseKey::of(limit, key);
         let mut stripe = self.stripe(record).lock();
-        let Stripe { leases, stats } = &mut *stripe;
-        if !leases.contains_key(&lease_id) {
-            if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
+        if stripe.get_mut(lease_key).is_none() {
+            if stripe.stats.entries >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
-            leases.insert(lease_id, Lease::new(Arc::clone(limit), key, monotonic));
+            let lease = Lease::new(Arc::clone(limit), key, lease_id, monotonic);
+            stripe.records.entry(record).or_default().push(lease);
+            stripe.stats.entries += 1;
         }
-        leases.get_mut(&lease_id).map(|lease| act(lease, stats))
+        let Stripe { records, stats } = &mut *stripe;
+        let mut leases = records.get_mut(&record)?.iter_mut();
+        leases.find(|lease| lease.id() == lease_id).map(|lease| act(lease, stats))
     }
 
     /// The stripe that holds the leases of a record under every quota.
     fn stripe(&self, record: u128) -> &Mutex<Stripe<W>> {
         &self.stripes[(record >> 96) as usize % self.stripes.len()]
+    }
+}
+
+/// Moves `returns`, which come from `lease`, to `out`, and counts them.
+fn push_unspent<W: LeaseWaiter>(
+    lease: &Lease<W>,
+    returns: &mut Vec<UnitReturn>,
+    stats: &mut LeaseStats,
+    out: &mut Vec<UnspentUnits>,
+) {
+    for to_return in returns.drain(..) {
+        stats.returned += u64::from(to_return.units);
+        out.push(UnspentUnits { limit: Arc::clone(lease.limit()), key: lease.key(), to_return });
     }
 }

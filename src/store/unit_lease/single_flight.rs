@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    lease::{EnqueueOutcome, FetchRequest},
+    lease::{EnqueueOutcome, FetchRequest, OnPartialGrant},
     registry::{LeaseKey, LeaseRegistry},
     waiter::{FetchReply, LeaseWaiter},
 };
@@ -81,6 +81,15 @@ impl<W: LeaseWaiter> LeaseFetch<W> {
     /// cheapest request, so the store's refusal of the minimum is a refusal of that cost.
     pub fn started_empty(&self) -> bool {
         self.request.started_empty
+    }
+
+    /// Prepares for a reply that grants less than the needed units: the units of the same record under other
+    /// quotas of this gateway are to be returned. True if [`Self::complete`] then returns a fetch that
+    /// returns units, instead of refusing requests.
+    pub fn reclaim(&mut self) -> bool {
+        self.request.on_partial_grant =
+            self.registry.reclaim(self.lease_key(), self.request.attempt);
+        self.request.on_partial_grant == OnPartialGrant::Retry
     }
 
     /// Serves the requests that wait with the store's reply. Returns the next fetch, if some still wait.

@@ -48,3 +48,15 @@ pub struct FetchReply {
     /// The monotonic time at which the reply was received, or later.
     pub received: MonotonicTime,
 }
+
+impl FetchReply {
+    /// The reply with `units` as remaining, which the store counts as used: this gateway holds them under
+    /// other quotas.
+    pub(super) fn with_own_units(&self, units: u64) -> Self {
+        let mut reply = *self;
+        let decision = &mut reply.grant.decision;
+        decision.remaining += units;
+        decision.used = decision.used.saturating_sub(units);
+        reply
+    }
+}

@@ -284,18 +284,18 @@ async fn leased_units_are_not_spent_under_another_quota() {
     assert_eq!(gateway.outstanding(), 100);
 
     let lowered = leased_limit("leased", 50, 100);
-    assert!(!gateway.charge_one(&lowered).await.admitted, "101 are charged");
-    assert_eq!(gateway.outstanding(), 100);
+    assert_eq!(gateway.charge_one(&lowered).await.used, 2, "the old units are returned first");
+    assert_eq!(gateway.outstanding(), 24);
     let raised = leased_limit("leased", 2_000, 100);
     let calls_before = calls(&redis);
     let decision = gateway.charge_one(&raised).await;
     assert!(decision.admitted);
-    assert_eq!((calls(&redis), gateway.outstanding()), (calls_before + 1, 200));
-    assert_eq!(gateway.used(&raised).await, 202);
+    assert_eq!((calls(&redis), gateway.outstanding()), (calls_before + 1, 124));
+    assert_eq!(gateway.used(&raised).await, 127);
     // Units of the old quota are returned and count towards the new one.
     return_idle(&gateway, &clock).await;
-    eventually_async("Redis has counted them", async || gateway.used(&raised).await == 2).await;
-    assert_eq!(gateway.charge_one(&raised).await.remaining, 1_997);
+    eventually_async("Redis has counted them", async || gateway.used(&raised).await == 3).await;
+    assert_eq!(gateway.charge_one(&raised).await.remaining, 1_996);
 }
 
 #[tokio::test]

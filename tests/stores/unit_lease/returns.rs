@@ -12,7 +12,7 @@ use tidegate::{
 };
 
 use super::{LeaseGateway, calls, leased_limit, return_idle};
-use crate::support::{NOW, charge, limit};
+use crate::support::{NOW, charge};
 
 /// A gateway that has spent 3 of its leased units of `limit`.
 async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Arc<Limit>) {
@@ -116,30 +116,6 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
     assert!(calls(&redis) > calls_before, "its sub-window is over");
     return_idle(&gateway, &clock).await;
     eventually_async("Redis has counted them", async || gateway.used(&limit).await == 3).await;
-}
-
-/// The same record is charged with and without a reserve.
-#[tokio::test]
-async fn a_refused_caller_is_admitted_after_units_are_returned() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = LeaseGateway::new(&redis, &clock);
-    let (leased, plain) = (leased_limit("leased", 10, 100), limit("leased", 10));
-    assert_eq!(leased.identity, plain.identity);
-    assert!(gateway.charge_one(&leased).await.admitted);
-    let outstanding = gateway.outstanding();
-    assert_eq!(outstanding, 4);
-    for _ in 0..5 {
-        assert!(gateway.charge_one(&plain).await.admitted);
-    }
-    assert!(
-        !gateway.charge_one(&plain).await.admitted && !gateway.charge_one(&plain).await.admitted
-    );
-    let calls_before = calls(&redis);
-    assert!(!gateway.charge_one(&plain).await.admitted);
-    assert_eq!(calls(&redis), calls_before, "the refusal is cached");
-    return_idle(&gateway, &clock).await;
-    eventually_async("the caller is admitted", async || gateway.charge_one(&plain).await.admitted)
-        .await;
 }
 
 /// Gateways are not notified of each other's returns.
