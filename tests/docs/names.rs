@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use syn::{ImplItem, Item, TraitItem, UseTree};
@@ -37,12 +37,12 @@ impl Source {
             if path.is_dir() {
                 self.add_directory(&path);
             } else if let Ok(text) = fs::read_to_string(&path) {
-                self.add_file(path, &text);
+                self.add_file(&path, &text);
             }
         }
     }
 
-    fn add_file(&mut self, path: PathBuf, text: &str) {
+    fn add_file(&mut self, path: &Path, text: &str) {
         let split = text.split(|c: char| !c.is_alphanumeric() && c != '_');
         self.words.extend(split.map(str::to_owned));
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { return };

@@ -11,7 +11,7 @@ const MIN_STREAMS: u32 = 500;
 const MIN_CONTROL_FRAMES: u64 = 1000;
 /// Maximum number of control frames for each frame of a head or a body that the client sends.
 const MAX_CONTROL_PER_CONTENT: u64 = 10;
-/// Number of body bytes sent to the client that allow one control frame. A client sends one WINDOW_UPDATE for many
+/// Number of body bytes sent to the client that allow one control frame. A client sends one `WINDOW_UPDATE` for many
 /// bytes.
 const BYTES_PER_CONTROL: u64 = 64;
 
