@@ -9,10 +9,14 @@
 //! others do, instead of writing long ones to files. Idle connections are kept for ten minutes.
 //!
 //! If they log, nginx writes its `combined` format to a file, one line at a time, as Debian configures it;
-//! `HAProxy` writes `httplog` to standard output, which is a file; Tidegate writes JSON to a file.
+//! `HAProxy` writes `httplog` to standard output, which is a file; Envoy writes its default format to a file, and
+//! Tidegate JSON. Envoy's limit is its local one, which has one bucket for all callers.
+
+mod envoy;
 
 use std::net::SocketAddr;
 
+pub(crate) use self::envoy::envoy;
 use crate::scenario::{ClientProtocol, Limit, Scenario, Work};
 
 /// The certificate of the contestants, in their directory: its chain, its key, and a file with both.

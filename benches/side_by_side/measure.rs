@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use testkit::load::{IdleConnections, Load, Origin, Tally};
 
 use crate::{
-    contestant::{Contestant, Program, ThrottleMode, signal},
+    contestant::{Contestant, Program, RunMode, signal},
     h2load::H2load,
     origins::Origins,
     scenario::{ClientProtocol, Limit, Scenario, Work},
@@ -123,7 +123,7 @@ impl Bench {
         scenario: Scenario,
         requests: u64,
     ) -> Result<CpuTime> {
-        let contestant = program.start(scenario, self.origin.address(), ThrottleMode::Native)?;
+        let contestant = program.start(scenario, self.origin.address(), RunMode::Native)?;
         self.cpu_of(&contestant, scenario, requests)
     }
 
@@ -150,7 +150,7 @@ impl Bench {
         connections: usize,
         (short, long): (u64, u64),
     ) -> Result<f64> {
-        let contestant = program.start(scenario, self.origin.address(), ThrottleMode::Native)?;
+        let contestant = program.start(scenario, self.origin.address(), RunMode::Native)?;
         self.drive(&contestant, scenario, connections, WARM_UP)?;
         let traced = |requests| {
             trace(&contestant, || self.drive(&contestant, scenario, connections, requests))
@@ -166,7 +166,7 @@ impl Bench {
         scenario: Scenario,
         (short, long): (u64, u64),
     ) -> Result<(f64, f64)> {
-        let contestant = program.start(scenario, self.origin.address(), ThrottleMode::Callgrind)?;
+        let contestant = program.start(scenario, self.origin.address(), RunMode::Callgrind)?;
         let counted = |requests| {
             self.drive(&contestant, scenario, COUNTED_CONNECTIONS, requests)?;
             contestant.profile()
@@ -181,7 +181,7 @@ impl Bench {
     /// after a warm-up.
     pub(crate) fn memory(&self, program: &Program, history: History, count: usize) -> Result<f64> {
         let scenario = Scenario::DEFAULT;
-        let contestant = program.start(scenario, self.origin.address(), ThrottleMode::Native)?;
+        let contestant = program.start(scenario, self.origin.address(), RunMode::Native)?;
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         thread::sleep(SETTLE_TIME);
         let before = contestant.memory()?;
@@ -209,7 +209,7 @@ impl Bench {
         rate: f64,
         requests: u64,
     ) -> Result<TailLatency> {
-        let contestant = program.start(scenario, self.origin.address(), ThrottleMode::Native)?;
+        let contestant = program.start(scenario, self.origin.address(), RunMode::Native)?;
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         let pids = contestant.pids()?;
         let (before, start) = (Usage::of(&pids)?, Instant::now());

@@ -50,7 +50,7 @@ impl<'a> Run<'a> {
     pub(crate) fn cpu(&mut self) -> Result<()> {
         for round in 0..self.options.rounds {
             for scenario in Scenario::ALL {
-                for program in self.order(round) {
+                for program in self.order(round).filter(|program| program.can_do(scenario)) {
                     self.measure_cpu(program, scenario, round)?;
                 }
             }
@@ -71,6 +71,11 @@ impl<'a> Run<'a> {
         }
         cpu::pin(cpu::TESTED_CPU);
         Ok(())
+    }
+
+    /// The programs without the floor.
+    fn gateways(&self) -> impl Iterator<Item = &'a Program> + use<'a> {
+        self.programs.iter().filter(|program| program.gateway != Gateway::Floor)
     }
 
     fn tidegate(&self) -> impl Iterator<Item = &'a Program> + use<'a> {
@@ -134,7 +139,7 @@ impl<'a> Run<'a> {
             for scenario in [Scenario::DEFAULT, Scenario::UNLOGGED] {
                 for percent in [50, 80] {
                     let rate = saturation * f64::from(percent) / 100.0;
-                    for program in self.order(round) {
+                    for program in self.order(round).filter(|program| program.can_do(scenario)) {
                         self.measure_tail(program, scenario, (percent, rate), round)?;
                     }
                 }
@@ -172,7 +177,7 @@ impl<'a> Run<'a> {
     /// Memory of an idle connection.
     pub(crate) fn memory(&mut self) -> Result<()> {
         for history in [History::Silent, History::OneRequest, History::Burst(BURST)] {
-            for program in self.programs {
+            for program in self.gateways() {
                 let memory = self.bench.memory(program, history, IDLE_CONNECTIONS)?;
                 eprintln!("{history:?}, {}: {memory:.2} KiB per connection", program.gateway);
                 let metric = Metric::Memory(history);
@@ -188,7 +193,7 @@ impl<'a> Run<'a> {
         for (scenario, connections) in
             [(Scenario::DEFAULT, 16), (Scenario::DEFAULT, 64), (Scenario::REFUSED, 64)]
         {
-            for program in self.programs {
+            for program in self.gateways() {
                 let calls = self.bench.syscalls(program, scenario, connections, lengths)?;
                 eprintln!(
                     "{scenario}, {connections} connections, {}: {calls:.2} system calls per request",
@@ -204,7 +209,7 @@ impl<'a> Run<'a> {
     /// User instructions and allocations per request, of every scenario.
     pub(crate) fn instructions(&mut self) -> Result<()> {
         for scenario in Scenario::ALL {
-            for program in self.programs {
+            for program in self.gateways() {
                 self.measure_counts(program, scenario)?;
             }
         }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The index of Tidegate in [`Gateway::ALL`].
-const TIDEGATE: usize = 2;
+const TIDEGATE: usize = 4;
 
 /// One measured value.
 struct Figure {
@@ -33,7 +33,7 @@ enum TargetOf {
     Own,
     /// Its ratio to nginx' figure.
     ToNginx,
-    /// Its ratio to the smaller figure of both peers.
+    /// Its ratio to the smallest figure of the peers.
     ToBetterPeer,
 }
 
@@ -124,8 +124,8 @@ impl Figures {
     /// The markdown table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from(
-            "| per request | nginx | HAProxy | Tidegate | Tidegate/nginx | Tidegate/HAProxy | target |\n\
-             |---|---:|---:|---:|---:|---:|---|\n",
+            "| per request | floor | nginx | HAProxy | Envoy | Tidegate | /nginx | /HAProxy | /Envoy | target |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
         );
         for (metric, scenario) in self.rows() {
             self.measured_row(&mut text, metric, scenario);
@@ -141,7 +141,7 @@ impl Figures {
             if cells.iter().any(Option::is_some) {
                 let own = median(ratios[TIDEGATE].iter().copied());
                 let target = target.map_or(String::new(), |target| target_text("", own, target));
-                row(&mut text, title, cells, [None, None], &target);
+                row(&mut text, title, cells, [const { None }; 3], &target);
             }
         }
         let line = Gateway::ALL.map(|gateway| {
@@ -156,7 +156,7 @@ impl Figures {
                 &mut text,
                 "user instructions, the access line alone",
                 cells,
-                [None, None],
+                [const { None }; 3],
                 &target,
             );
         }
@@ -165,7 +165,7 @@ impl Figures {
 
     fn measured_row(&self, text: &mut String, metric: Metric, scenario: Scenario) {
         let medians = Gateway::ALL.map(|gateway| self.median(metric, scenario, gateway));
-        let ratios = [Gateway::Nginx, Gateway::Haproxy].map(|peer| {
+        let ratios = Gateway::PEERS.map(|peer| {
             ratios_by_round(
                 &self.rounds(metric, scenario, Gateway::Tidegate),
                 &self.rounds(metric, scenario, peer),
@@ -298,8 +298,8 @@ fn target_text(of: &str, value: Option<f64>, at_most: f64) -> String {
 fn row(
     text: &mut String,
     title: &str,
-    cells: [Option<String>; 3],
-    ratios: [Option<String>; 2],
+    cells: [Option<String>; 5],
+    ratios: [Option<String>; 3],
     target: &str,
 ) {
     // Writing to a string does not fail.

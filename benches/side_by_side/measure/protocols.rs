@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{Bench, CpuTime, RUN_TIMEOUT, SETTLE_TIME, Usage, WARM_UP};
 use crate::{
     client::{Handshakes, IdleConnections, Tunnels},
-    contestant::{Contestant, Program, ThrottleMode},
+    contestant::{Contestant, Program, RunMode},
     h2load::H2load,
     origins::Origins,
     scenario::{Scenario, Work},
@@ -157,7 +157,7 @@ impl Bench {
     }
 
     fn start(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {
-        program.start(scenario, self.upstream(scenario.work)?, ThrottleMode::Native)
+        program.start(scenario, self.upstream(scenario.work)?, RunMode::Native)
     }
 
     fn start_warm(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {

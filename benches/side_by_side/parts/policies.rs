@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Run, protocols::is_possible};
+use super::Run;
 use crate::{
     h2load,
     scenario::{ClientProtocol, Scenario, Work},
@@ -34,7 +34,7 @@ impl Run<'_> {
                 }
             }
             for scenario in pages.iter().map(|work| scenario(*work)) {
-                for program in self.order(round).filter(|program| is_possible(program, scenario)) {
+                for program in self.order(round).filter(|program| program.can_do(scenario)) {
                     let requests = self.options.requests / PAGE_SHARE;
                     let cpu_time = self.bench.cpu_of_protocol(program, scenario, requests)?;
                     self.add_cpu(program, scenario, round, &cpu_time);

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{IDLE_CONNECTIONS, Run};
 use crate::{
-    contestant::{Gateway, Program},
+    contestant::Program,
     h2load,
     measure::{CpuTime, History, Metric},
     scenario::{
@@ -97,9 +97,7 @@ impl Run<'_> {
         }
         for round in 0..self.options.rounds {
             for row in &ROWS {
-                for program in
-                    self.order(round).filter(|program| is_possible(program, row.scenario))
-                {
+                for program in self.order(round).filter(|program| program.can_do(row.scenario)) {
                     let cpu_time = self.cpu_of(program, row)?;
                     self.add_cpu(program, row.scenario, round, &cpu_time);
                 }
@@ -141,22 +139,12 @@ impl Run<'_> {
         }
         let lengths = (self.options.requests / 4, self.options.requests);
         for scenario in WRITING {
-            for program in self.programs.iter().filter(|program| is_possible(program, scenario)) {
+            for program in self.programs.iter().filter(|program| program.can_do(scenario)) {
                 let writes = self.bench.writes(program, scenario, lengths)?;
                 eprintln!("{scenario}, {}: {writes:.2} writes per request", program.gateway);
                 self.figures.add(Metric::Writes, scenario, program.gateway, 0, writes);
             }
         }
         Ok(())
-    }
-}
-
-/// Whether the contestant can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, and neither
-/// peer compresses as zstd.
-pub(super) fn is_possible(program: &Program, scenario: Scenario) -> bool {
-    match scenario.work {
-        Work::Http2Upstream => program.gateway != Gateway::Nginx,
-        Work::Zstd => program.gateway == Gateway::Tidegate,
-        _ => true,
     }
 }
