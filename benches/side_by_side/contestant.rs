@@ -90,7 +90,7 @@ impl fmt::Display for Gateway {
     }
 }
 
-/// Envoy from PyPI, in the Python that `scripts/test` installs.
+/// Envoy from `PyPI`, in the Python that `scripts/test` installs.
 fn envoy_of_python() -> Option<PathBuf> {
     let python = std::env::var_os("TESTKIT_PYTHON")
         .map_or_else(|| PathBuf::from("target/python/bin/python"), PathBuf::from);
@@ -137,8 +137,8 @@ impl Program {
     pub(crate) fn can_do(&self, scenario: Scenario) -> bool {
         match (self.gateway, scenario.work) {
             (Gateway::Floor, _) => scenario == Scenario::DEFAULT,
-            (Gateway::Nginx, Work::Http2Upstream) => false,
-            (Gateway::Envoy, Work::HeaderRules | Work::Gzip) => false,
+            (Gateway::Nginx, Work::Http2Upstream)
+            | (Gateway::Envoy, Work::HeaderRules | Work::Gzip) => false,
             (gateway, Work::Zstd) => gateway == Gateway::Tidegate,
             _ => true,
         }

@@ -20,7 +20,7 @@
 //! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
 //! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
 //! machine, so compare the ratios. The peers are given by path, or else Debian's `nginx` and `haproxy` and Envoy from
-//! PyPI, as `scripts/test --install` installs them. Requirements: Linux, two cores, `strace`,
+//! `PyPI`, as `scripts/test --install` installs them. Requirements: Linux, two cores, `strace`,
 //! `valgrind`, `h2load` (Debian's `nghttp2-client`) and `perf` for the parts that use them, and for memory,
 //! 10,100 open files in each of two processes.
 //!
