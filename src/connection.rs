@@ -231,7 +231,7 @@ impl Connection {
         let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
         self.requests_left.set(requests_left);
         let input = self.input.borrow();
-        // Otherwise the upstream may still be reading the body.
+        // A body that is too long to drain is no obstacle while it is still being sent to the upstream.
         let is_drainable = input.is_drainable(MAX_DRAINED)
             || matches!(&response.content, Content::Stream(stream) if stream.is_sending_request());
         response.request.is_persistent()

@@ -21,7 +21,7 @@
 //!   without a call. Its opposite, a **cached denial**, refuses them without a call.
 //! - A **fan-out** charges one request on several Redis shards at the same time.
 //! - A **fallback** decides a request to which Redis gave no answer.
-//! - A **correction** is a refund or a later charge that no request waits for. It is queued until its shard
+//! - A **correction** is a refund or a later charge. If no request waits for it, it is queued until its shard
 //!   can be reached.
 //!
 //! # Which file does what

@@ -11,7 +11,7 @@ pub enum Reason {
     OnlyAvailable,
     /// It is its turn.
     Rotation,
-    /// It was drawn at random, because the endpoint whose turn it was cannot take the request.
+    /// It was drawn at random: the endpoint whose turn it was cannot take the request, or is in slow start.
     Redrawn {
         /// The endpoint whose turn it was.
         turn_of: usize,
@@ -101,7 +101,7 @@ impl<'a, F: Fn(usize) -> &'a str> fmt::Display for Description<F> {
             Reason::Redrawn { turn_of } => {
                 write!(
                     f,
-                    "drawn instead of {}, whose turn it is and which cannot take the request",
+                    "drawn instead of {}, whose turn it is, but which cannot take the request or is in slow start",
                     name(turn_of)
                 )
             }

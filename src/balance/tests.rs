@@ -374,7 +374,7 @@ fn reasons_in_words() {
         (Reason::Rotation, "next in the rotation"),
         (
             Reason::Redrawn { turn_of: 1 },
-            "drawn instead of b, whose turn it is and which cannot take the request",
+            "drawn instead of b, whose turn it is, but which cannot take the request or is in slow start",
         ),
         (
             Reason::EqualRequests { in_flight: 2, other: 1 },

@@ -27,7 +27,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     content-length: 40\r\nconnection: close\r\n\r\n\
     this listener expects TLS: use https://\n";
-/// Maximum number of bytes of such a request to discard before the connection is closed.
+/// Maximum number of bytes to discard, of such a request or after a failed handshake, before the close.
 const MAX_DISCARDED: u64 = 64 * 1024;
 
 /// A connection whose HTTP version is known.
@@ -238,8 +238,8 @@ async fn refuse_clear(socket: &mut TcpStream) -> io::Result<()> {
     end(socket).await
 }
 
-/// Reads until the client closes: a close with unread bytes would reset the connection, and the client could
-/// lose the response.
+/// Shuts down the write side, and reads until the client closes or has sent [`MAX_DISCARDED`] bytes. A close with
+/// unread bytes would reset the connection, and the client could lose the response.
 async fn end(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     socket.shutdown().await?;
     tokio::io::copy(&mut socket.take(MAX_DISCARDED), &mut tokio::io::sink()).await?;

@@ -338,7 +338,7 @@ impl ResponseFraming {
         match content {
             Content::Whole(bytes) if self.has_body => (bytes, None),
             Content::Stream(body) if self.has_body && !body.is_done() => (Bytes::new(), Some(body)),
-            // No body is sent. Dropping an upstream's stream now frees its connection.
+            // No body is sent. An upstream's stream is dropped here, which frees its connection.
             _ => (Bytes::new(), None),
         }
     }

@@ -174,8 +174,8 @@ impl Ledger {
         self.end = ResponseEnd::Cut(reason);
     }
 
-    /// Records that the response's body failed, and returns the reason for the cut. Counts and logs the failure unless
-    /// the client caused it.
+    /// Records that the response's body failed, and returns the reason for the cut. Logs the failure unless the client
+    /// caused it, and counts it if the upstream did.
     #[cold]
     pub fn mark_body_failed(&mut self, error: &std::io::Error) -> CutReason {
         let is_request_lost =

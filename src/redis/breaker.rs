@@ -6,7 +6,7 @@
 //! closed if that succeeds. A task pings the connection, so that most ended connections are replaced before a
 //! request needs them.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use ::redis::aio::MultiplexedConnection;
 use tokio::{
@@ -206,6 +206,8 @@ impl Breaker {
     ) -> ConnectionEnd {
         let (epoch, number) = (live.epoch, live.number);
         let connection = live.connection.clone();
+        // An earlier connection may have ended while its server was found down: that notification is stale.
+        pin!(self.ended.notified()).enable();
         self.close(live);
         tokio::select! {
             () = self.ended.notified() => ConnectionEnd::Ended,

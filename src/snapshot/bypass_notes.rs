@@ -4,7 +4,7 @@
 use super::section::Section;
 use crate::config::{Config, RouteConfig};
 
-/// Notes the first route whose networks such a path evades, for all of them together.
+/// Adds one note for all routes whose `allow` or `deny` such a path evades. It names the first.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
     let evaded = |(index, route): (usize, &RouteConfig)| {
         let others = config.routes.iter();
@@ -15,8 +15,8 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     let Some((index, around)) = evaded.next() else { return };
     let more = match evaded.count() {
         0 => String::new(),
-        1 => " (like another route)".to_owned(),
-        others => format!(" (like {others} other routes)"),
+        1 => " (and of another route)".to_owned(),
+        others => format!(" (and of {others} other routes)"),
     };
     let route = &config.routes[index];
     let key = if route.allow.is_some() { "allow" } else { "deny" };
@@ -73,7 +73,7 @@ mod tests {
         for all in ["", "match: {path: '/{*rest}'}, ", "match: {path_prefix: /}, "] {
             let noted = notes(&format!("{admin}, {denied}, {{name: all, {all}upstream: app}}"));
             assert_eq!(noted.len(), 1, "{noted:?}");
-            for part in ["t.yaml:2:", "`admin` (like another route)", "the route `all`"] {
+            for part in ["t.yaml:2:", "`admin` (and of another route)", "the route `all`"] {
                 assert!(noted[0].contains(part), "{part}: {noted:?}");
             }
         }

@@ -12,7 +12,7 @@ use crate::sensitive::is_sensitive_name;
 /// The party that decides how many values a part of a key has.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum ValueOrigin {
-    /// The gateway: for an address, or the requested host or path.
+    /// The gateway: for an address, or the requested method, host, route or path.
     Gateway,
     /// The upstream, which verifies the value.
     Upstream,

@@ -93,7 +93,7 @@ fn check_origins(section: &Section<'_>, cors: &config::Cors) {
     }
 }
 
-/// Reports methods that the route does not match.
+/// Reports an empty list, and notes methods that the route does not match.
 fn check_methods(section: &Section<'_>, cors: &config::Cors, route: &config::RouteConfig) {
     let section = section.at("methods");
     let listed = cors.methods.as_ref();

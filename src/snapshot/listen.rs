@@ -68,8 +68,8 @@ pub(super) fn listeners(root: &Section<'_>, config: &Config) -> Vec<Arc<Listener
     rules
 }
 
-/// Reports redirects to `https://` at a port of this gateway without TLS: handshakes fail there, or redirects
-/// form a loop.
+/// Reports redirects to `https://` that reach this listener again in clear: handshakes fail there, or redirects form
+/// a loop. Notes redirects to another listener without TLS.
 fn check_redirects(root: &Section<'_>, config: &Config, rules: &[Arc<ListenerRules>]) {
     let has_port = |index: usize, port: u16| config.listen[index].address.0.port() == port;
     for (index, listener) in rules.iter().enumerate() {

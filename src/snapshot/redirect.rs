@@ -103,8 +103,8 @@ fn may_change(source: &ValueSource) -> bool {
     }
 }
 
-/// The location for an example request that the route matches; `None` unless it is evidently a URL of this
-/// gateway.
+/// The location for an example request that the route matches; `None` if it has none, or has a port at which this
+/// gateway does not listen.
 fn example_location(
     config: &Config,
     route: &Route,

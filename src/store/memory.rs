@@ -255,8 +255,8 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
 }
 
 /// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of `cost`; 0 if
-/// the request does not fit into the whole quota. It may exceed the configured `max_wait`, but only the last slot of
-/// the request begins later than that: the request waits for its first slot alone, which begins in time.
+/// the request does not fit into the whole quota. It may exceed the configured `max_wait`, but only for later slots
+/// of the request: it waits for its first slot alone, which begins in time.
 fn needed_max_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
     if u64::from(cost) > quota.capacity() {
         return 0;

@@ -51,7 +51,7 @@ impl TrackedCharge<'_> {
         self.state = ChargeState::Decided(Outcome::Decided(decided));
     }
 
-    /// True if this limit alone refuses the request.
+    /// True if this limit refuses the request, whatever the other limits decide.
     fn refuses(&self) -> bool {
         self.charge.limit.enforce && self.outcome().refused().is_some()
     }

@@ -48,7 +48,7 @@ const BASE_LIFETIME: u64 = 60_000;
 const BASE_JITTER: u64 = 10_000;
 /// Number of consecutive windows above twice the base latency after which it is measured.
 const MAX_SLOW_WINDOWS: u32 = 5;
-/// A measurement continues while halving the limit lowers the latency below this share.
+/// A measurement continues while halving the limit lowers the latency below this share of the previous one.
 const MEASURE_GAIN: f64 = 0.85;
 
 /// The bounds of a limit.

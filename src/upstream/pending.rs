@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 /// Maximum number of requests to inspect, newest first, for one to displace.
 const MAX_DISPLACEABLE: usize = 64;
 
-/// The waiting requests of an upstream. The first one is woken when a place is free, and stays first until it
-/// leaves.
+/// The waiting requests of an upstream. When a place is free, the first one that is not passed over is woken. It
+/// stays first until it leaves or is passed over.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
     queue: Mutex<WaitingRequests>,

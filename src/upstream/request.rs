@@ -281,7 +281,7 @@ impl OutgoingRequest {
         Poll::Pending
     }
 
-    /// Reads the next part of the body from the client, unless the buffer holds more than an unwritten head.
+    /// Reads the next part of the body, if nothing is unsent, or only a head of which no byte was written.
     fn poll_read_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
         let unsent = self.bytes.len() - self.written;

@@ -15,10 +15,10 @@
 //!   success resets the count, and a request that was sent before it does not count. If a target fails again
 //!   soon after its return, its ejection takes twice as long.
 //! - **Bound**: the suspicion behind an ejection may be wrong: the fault may be the network's or the
-//!   requests'. So at most a share of the targets is ejected, and the last one in service only after each
-//!   target has failed the full number of times in a row, by failed connects or by the requests of at least two
-//!   clients: one client may send requests that fail at any target. Then all are down, and each is tried once a
-//!   second, by the requests of different clients in turn.
+//!   requests'. So at most a share of the targets is ejected, and at least one stays in service. Only when all
+//!   targets in service have failed the full number of times in a row, by failed connects or by the requests of
+//!   at least two clients, are all down: one client may send requests that fail at any target. Then each is
+//!   tried once a second, by the requests of different clients in turn.
 //! - **Active**: a target that its health checks find down is known to be down, not just suspected, so it does
 //!   not count in the share. Passed health checks end an ejection early, with a trial.
 //!
@@ -49,7 +49,7 @@ pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
 pub struct HealthSettings {
     /// Number of failures in a row that eject a target.
     pub failures: u32,
-    /// The duration of the first ejection. It doubles with each further one.
+    /// The duration of the first ejection. It doubles each time the target fails again soon after its return.
     pub duration: u64,
     /// Maximum duration of an ejection.
     pub max_duration: u64,

@@ -90,7 +90,7 @@ pub(super) struct FetchRequest {
     pub(super) on_partial_grant: OnPartialGrant,
 }
 
-/// A fetch's place in the decision of the requests that wait for it.
+/// The attempt of a fetch: the first one, or the one after this gateway's other units were returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FetchAttempt {
     /// Its refusal may be due to units that this gateway holds under other quotas.
@@ -385,8 +385,8 @@ impl<W: LeaseWaiter> Lease<W> {
         (next, discarded)
     }
 
-    /// Ends a fetch that failed at a known time, or was abandoned (`None`) at an unknown time. The lease's
-    /// units serve as many waiting requests as they can; the others fail.
+    /// Ends a fetch. After a failure at a known time, the lease's units serve as many waiting requests as they can, and
+    /// the others fail. If the fetch was abandoned (`None`), all fail.
     pub(super) fn fail(
         &mut self,
         request: &FetchRequest,

@@ -159,7 +159,7 @@ fn resolver(
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
     };
     let options = builder.options_mut();
-    // Names are resolved again only when their records expire, so a cache is useless.
+    // No cache: a name is resolved again when its records may have changed, also before they expire.
     options.cache_size = 0;
     options.timeout = QUERY_TIMEOUT;
     options.attempts = 2;

@@ -39,8 +39,8 @@ enum FailedClients {
 }
 
 impl FailedAttempt {
-    /// True if the failure counts into a run that began after `last_success`. A request that was sent before shows
-    /// nothing about the target since then: only this request may be slow. A failed connect counts always; broken
+    /// True if the failure counts in a run that began after `last_success`. A request that was sent before that success
+    /// shows nothing about the target after it: the request itself may be slow. A failed connect always counts; broken
     /// bodies have a count of their own, which whole bodies reset.
     pub(super) fn counts_after(&self, last_success: CoarseTime) -> bool {
         match self.failure {

@@ -34,7 +34,7 @@ pub struct TargetHealth {
     pub(super) last_success: CoarseTime,
     /// The client of the last trial of the current ejection.
     pub(super) trial_client: Option<IpAddr>,
-    /// The time of the last event for failures of one client that eject no target.
+    /// The time at which failures of a single client, which do not eject the target, were last reported.
     pub(super) last_notice: Option<CoarseTime>,
     /// True if only the maximum share prevents the target's ejection.
     pub(super) is_kept: bool,
