@@ -125,7 +125,16 @@ impl Program {
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text);
             let version = text.lines().find(|line| !line.trim().is_empty());
-            let version = version.unwrap_or_default().trim().to_owned();
+            let version = version.unwrap_or_default().trim();
+            // Envoy prints its path, its commit and its version, with slashes between them.
+            let is_number = |part: &&str| {
+                part.starts_with(|first: char| first.is_ascii_digit()) && part.contains('.')
+            };
+            let version = match gateway {
+                Gateway::Envoy => version.split('/').find(is_number).unwrap_or(version),
+                _ => version,
+            };
+            let version = version.to_owned();
             ensure!(!version.is_empty(), "{gateway} prints no version");
             return Ok(Self { gateway, path, version, peers });
         }
