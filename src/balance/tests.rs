@@ -406,6 +406,9 @@ fn endpoints() -> impl Strategy<Value = Vec<(u32, bool, u32, u32, u64)>> {
 }
 
 proptest! {
+    // The rings of a case take a tenth of a second in a debug build.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     /// Every policy chooses an endpoint if one is available, has a weight and is not excluded.
     #[test]
     fn a_choice_is_usable_and_found(
