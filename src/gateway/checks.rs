@@ -68,6 +68,7 @@ impl Gateway {
             NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(answer, request))),
             NextStep::Refuse(refusal) => {
                 self.count_caller(refusal.caller.as_ref());
+                // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
             NextStep::Proceed(plan) => self.enter_route(request, plan).map(CheckOutcome::Admitted),
