@@ -30,7 +30,7 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     }
     let fields = decoder.take_trailers();
     BodyEncoder::Chunked.finish(&mut written, |out| {
-        fields.iter().for_each(|fields| fields.write_to(out, |_, _| true));
+        fields.iter().for_each(|fields| fields.write_to(out, |_| true));
     });
     let end = written.len();
     written.extend_from_slice(b"GET / HTTP/1.1\r\n");

@@ -76,7 +76,7 @@ fn write(head: &RequestHead) -> Vec<u8> {
         bytes.extend_from_slice(query.as_bytes());
     }
     bytes.extend_from_slice(b" HTTP/1.1\r\n");
-    head.fields.write_to(&mut bytes, |name, _| name != b"content-length");
+    head.fields.write_to(&mut bytes, |name| name != b"content-length");
     match head.length {
         BodyLength::Known(length) => {
             bytes.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
