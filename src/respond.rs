@@ -50,7 +50,7 @@ use self::{
 use crate::{
     clock::StoreTime,
     error::GatewayError,
-    http1::Fields,
+    http1::{Fields, is_same_name},
     limit::Decision,
     plan::LocalAnswer,
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
@@ -109,7 +109,7 @@ impl SuppressedHeaders {
         if self.cors && cors::is_cors_field(name) {
             return true;
         }
-        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        let is = |other: &str| is_same_name(name, other.as_bytes());
         // By length first: most names then need no comparison.
         match name.len() {
             16 => (self.x_ratelimit && is(USED)) || (self.draft_11 && is(DRAFT_POLICY)),

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 
 use super::context::{AnsweredRequest, RequestContext};
 use crate::{
-    http1::{FieldSink, Fields, ResponseHead, Version},
+    http1::{FieldSink, Fields, ResponseHead, Version, is_same_name},
     plan::{PublicUrl, RoutedRequest},
     respond::SuppressedHeaders,
     snapshot::Route,
@@ -75,8 +75,7 @@ impl Response {
         let rules = route.and_then(|route| route.settings.edits.response_headers.as_ref());
         let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
         if let Some(head) = &self.upstream {
-            let is_id =
-                |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
+            let is_id = |name: &[u8]| is_same_name(name, b"x-request-id");
             let is_rewritten = route.is_some_and(|route| route.settings.restores_location());
             let rewritten = if is_rewritten { routed() } else { None };
             let upstream_host = rewritten.map(|_| self.upstream_host());

@@ -40,7 +40,9 @@ impl<T: Pooled> PooledVec<T> {
     /// An empty vector with space for at least `capacity` elements.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut elements = T::with_free(Vec::pop).flatten().unwrap_or_default();
-        elements.reserve(capacity);
+        if elements.capacity() < capacity {
+            elements.reserve(capacity);
+        }
         Self(elements)
     }
 

@@ -2,7 +2,10 @@
 
 use std::{cell::RefCell, num::NonZeroU32, ops::Range};
 
-use super::buffer::{Buffer, Pooled, PooledVec};
+use super::{
+    buffer::{Buffer, Pooled, PooledVec},
+    characters::is_same_name,
+};
 
 /// The position of one field in the buffer: offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -205,7 +208,7 @@ impl Fields {
     }
 
     fn is_named(&self, span: &FieldSpan, name: &str) -> bool {
-        self.name(span).eq_ignore_ascii_case(name.as_bytes())
+        is_same_name(self.name(span), name.as_bytes())
     }
 }
 

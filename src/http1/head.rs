@@ -347,4 +347,6 @@ pub(super) fn split_name(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

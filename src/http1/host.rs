@@ -1,6 +1,6 @@
 //! The grammar of `Host`. Pure.
 
-use super::error::FramingError;
+use super::{characters::plain_run, error::FramingError};
 
 /// The longest `Host`, port included, in bytes.
 pub const MAX_HOST: usize = 255;
@@ -37,19 +37,23 @@ pub fn check(value: &[u8]) -> Result<(), FramingError> {
     }
 }
 
-fn is_name(name: &[u8]) -> bool {
-    let mut last = b'.';
-    for &byte in name {
-        let fits = match byte {
-            b'.' => last != b'.',
-            _ => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
-        };
-        if !fits {
-            return false;
+fn is_name(mut name: &[u8]) -> bool {
+    loop {
+        let length = label_length(name);
+        match (length, &name[length..]) {
+            (0, _) => return false,
+            (_, []) => return true,
+            (_, [b'.', next @ ..]) => name = next,
+            _ => return false,
         }
-        last = byte;
     }
-    last != b'.'
+}
+
+/// The length of the label at the start of `name`, in bytes.
+fn label_length(name: &[u8]) -> usize {
+    let start = plain_run(name);
+    let is_other = |byte: &u8| !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    start + name[start..].iter().position(is_other).unwrap_or(name.len() - start)
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
-use crate::{http1::Fields, route::normalize::is_routed_as};
+use crate::{
+    http1::{Fields, has_upper_case},
+    route::normalize::is_routed_as,
+};
 
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
@@ -23,14 +26,9 @@ pub fn host_bytes(fields: &Fields) -> Cow<'_, [u8]> {
         let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED);
         return Cow::Owned(format!("[{address}]").into_bytes());
     }
-    let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
-    let name = &value[..end];
+    let name = &value[..memchr::memchr(b':', value).unwrap_or(value.len())];
     let name = name.strip_suffix(b".").unwrap_or(name);
-    if name.iter().any(u8::is_ascii_uppercase) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(name)
-    }
+    if has_upper_case(name) { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
 }
 
 /// The path to forward: the normalized `path` without the segments of the route's `strip_prefix`, whose

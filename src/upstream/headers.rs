@@ -5,7 +5,9 @@ use std::rc::Rc;
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use crate::http1::{FieldSink, Fields, ResponseHead, head::ConnectionOptions, is_foldable};
+use crate::http1::{
+    FieldSink, Fields, ResponseHead, head::ConnectionOptions, is_foldable, is_same_name,
+};
 
 /// The header with the path prefix that the client sees.
 pub(super) const FORWARDED_PREFIX: &str = "x-forwarded-prefix";
@@ -133,7 +135,7 @@ pub fn write_response_fields(
 ) {
     let listed = ListedFields::of(&head.fields, head.connection);
     out.append(&head.fields, |name| {
-        let is_length = name.len() == 14 && name.eq_ignore_ascii_case(b"content-length");
+        let is_length = is_same_name(name, b"content-length");
         !is_length && !is_hop_by_hop(name) && !listed.contains(name) && keep(name)
     });
 }
@@ -155,7 +157,7 @@ impl FieldRule {
     pub(super) fn of(name: ClientFieldName<'_>) -> Self {
         let ClientFieldName { bytes: name, is_foldable } = name;
         // The length excludes most names without a comparison.
-        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        let is = |other: &str| is_same_name(name, other.as_bytes());
         let dropped = match name.len() {
             2 | 7 | 10 | 16 | 18 | 19 if is_hop_by_hop(name) => true,
             // The gateway itself handles `Expect`.
@@ -185,7 +187,7 @@ impl FieldRule {
 
 /// True if a field is hop-by-hop (RFC 9110, 7.6.1).
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
-    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    let is = |other: &str| is_same_name(name, other.as_bytes());
     match name.len() {
         2 => is("te"),
         7 => is("upgrade"),

@@ -1,6 +1,9 @@
 //! What the fields of a head say about its body, its host and its connection. Pure.
 
-use super::{super::host, BodyLength, FramingError, Version};
+use super::{
+    super::{characters::is_same_name, host},
+    BodyLength, FramingError, Version,
+};
 
 /// The maximum number of options in `Connection`.
 const MAX_OPTIONS: u32 = 64;
@@ -36,12 +39,12 @@ pub(super) struct FieldSummary {
 impl FieldSummary {
     pub(super) fn add_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
+            4 if is_same_name(name, b"host") => {
                 self.host_count += 1;
                 self.host_error = self.host_error.or(host::check(value).err());
             }
-            6 if name.eq_ignore_ascii_case(b"expect") => self.has_expect = true,
-            10 if name.eq_ignore_ascii_case(b"connection") => {
+            6 if is_same_name(name, b"expect") => self.has_expect = true,
+            10 if is_same_name(name, b"connection") => {
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.option_count += 1;
                     if self.option_count > MAX_OPTIONS {
@@ -50,13 +53,13 @@ impl FieldSummary {
                     self.connection.add(option);
                 }
             }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
+            14 if is_same_name(name, b"content-length") => {
                 let earlier = self.length.replace(decimal(value)?);
                 if earlier.is_some() {
                     return Err(FramingError::LengthRepeated);
                 }
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+            17 if is_same_name(name, b"transfer-encoding") => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(FramingError::Coding);
                 }

@@ -1,5 +1,8 @@
-use super::*;
-use proptest::prelude::*;
+use super::{
+    reference::{self, ReferenceHead},
+    *,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 20, headers: 100 };
 
@@ -195,7 +198,68 @@ fn ambiguous_and_malformed_responses_are_rejected() {
     }
 }
 
+/// The head that the parser reads from `bytes`, which arrive in pieces of `step` bytes.
+fn parsed<S: StartLine>(
+    mut parser: HeadParser<S>,
+    bytes: &[u8],
+    step: usize,
+) -> Result<Option<ReferenceHead>, ()> {
+    for end in (step..bytes.len()).step_by(step).chain([bytes.len()]) {
+        if let Some(length) = parser.parse(&bytes[..end]).map_err(drop)? {
+            let spans = std::mem::take(&mut parser.spans);
+            let mut lines = Vec::new();
+            let fields = Fields::from_parts(Buffer::copy_of(&bytes[..length]), spans);
+            fields.write_to(&mut lines, |_| true);
+            return Ok(Some(ReferenceHead { lines, length }));
+        }
+    }
+    Ok(None)
+}
+
+/// Heads of pieces that are well formed, almost well formed, and random.
+fn heads() -> impl Strategy<Value = Vec<u8>> {
+    let first = select(vec![
+        "GET / HTTP/1.1\r\n",
+        "POST /a?b=%20 HTTP/1.0\r\n",
+        "OPTIONS * HTTP/1.1\r\n",
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.0 404\r\n",
+        "GET /",
+        "\r\n",
+    ]);
+    let part = prop_oneof![
+        8 => select(vec![
+            "Host: a\r\n", "X-A:b\r\n", "x-b: \tc \t\r\n", "Content-Length: 3\r\n", "E:\r\n",
+            "Accept: text/html, */*\r\n", "Connection: close, x-a\r\n", ": x\r\n", "N : x\r\n",
+            "Transfer-Encoding: chunked\r\n", " folded\r\n", "A: b\n", "A: b\rc\r\n", "\r\n", "\r", "\n",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 0..20),
+        1 => vec(prop_oneof![b'a'..=b'z', Just(b':'), Just(b' '), 0x80..=0xff_u8], 0..40),
+    ];
+    (first, vec(part, 0..9), any::<bool>()).prop_map(|(first, parts, ends)| {
+        let end = if ends { b"\r\n".to_vec() } else { Vec::new() };
+        [first.as_bytes().to_vec(), parts.concat(), end].concat()
+    })
+}
+
 proptest! {
+    /// Run with `PROPTEST_CASES=1000000` for a long comparison.
+    #[test]
+    fn heads_are_read_as_by_the_reference(
+        head in heads(), step in 1usize..80, bytes in 40usize..400, headers in 1usize..9,
+    ) {
+        let bounds = HeadBounds { bytes, headers };
+        let request = HeadParser::<RequestLine>::new(bounds);
+        prop_assert_eq!(
+            parsed(request, &head, step),
+            reference::read::<RequestLine>(&head, bounds),
+            "{:?}", String::from_utf8_lossy(&head)
+        );
+        let response = HeadParser::<StatusLine>::new(bounds);
+        prop_assert_eq!(parsed(response, &head, step), reference::read::<StatusLine>(&head, bounds));
+    }
+
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         let _ = RequestHead::read(&bytes, BOUNDS);
