@@ -30,11 +30,12 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use futures_util::future::{Either, select};
 use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::sync::Notify;
 
 pub use self::{
@@ -47,6 +48,8 @@ pub use self::{
 #[derive(Clone, Debug)]
 pub struct Clock {
     created: Instant,
+    /// The same time by [`monotonic_nanos`].
+    created_nanos: u64,
     manual: Option<Arc<ManualClock>>,
 }
 
@@ -91,7 +94,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
-        Self { created: instant(), manual: None }
+        Self::with(None)
     }
 
     /// A clock that stands at `start` until it is moved with [`Self::set`] or
@@ -111,7 +114,11 @@ impl Clock {
         let (moved, settled) = (Notify::new(), Condvar::new());
         let state = Mutex::new(state);
         let manual = ManualClock { start, waits, state, moved, settled };
-        Self { created: instant(), manual: Some(Arc::new(manual)) }
+        Self::with(Some(Arc::new(manual)))
+    }
+
+    fn with(manual: Option<Arc<ManualClock>>) -> Self {
+        Self { created: instant(), created_nanos: monotonic_nanos(), manual }
     }
 
     /// The manual clock, if waits use it.
@@ -141,7 +148,7 @@ impl Clock {
     pub fn now_nanos(&self) -> u64 {
         match &self.manual {
             Some(manual) => manual.state.lock().now.as_unix_ms().saturating_mul(1_000_000),
-            None => system_time().as_nanos() as u64,
+            None => system_nanos(),
         }
     }
 
@@ -152,14 +159,14 @@ impl Clock {
             Some(manual) => manual.uptime(),
             None => self.uptime(),
         };
-        MonotonicTime::from_ms(time.as_duration().as_millis() as u64)
+        MonotonicTime::from_ms(time.to_coarse().as_ms())
     }
 
     /// Monotonic time since this clock was created; timers use it.
     pub fn uptime(&self) -> Uptime {
         match self.simulation() {
             Some(manual) => manual.uptime(),
-            None => Uptime::from_duration(instant().saturating_duration_since(self.created)),
+            None => Uptime::from_nanos(monotonic_nanos().saturating_sub(self.created_nanos)),
         }
     }
 
@@ -309,19 +316,34 @@ impl ManualClock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
-fn system_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
+/// The time of day in ms since the Unix epoch.
 fn system_millis() -> u64 {
-    u64::try_from(system_time().as_millis()).unwrap_or(u64::MAX)
+    let time = read(ClockId::Realtime);
+    time.tv_sec.max(0) as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// The time of the system's monotonic clock (`CLOCK_MONOTONIC`), in µs.
+/// The time of day in ns since the Unix epoch.
+fn system_nanos() -> u64 {
+    in_nanos(read(ClockId::Realtime))
+}
+
+/// The time of the system's monotonic clock in ns.
+fn monotonic_nanos() -> u64 {
+    in_nanos(read(ClockId::Monotonic))
+}
+
+/// The time of the system's monotonic clock in µs.
 pub fn instant_micros() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+    monotonic_nanos() / 1000
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads a clock")]
+fn read(clock: ClockId) -> Timespec {
+    clock_gettime(clock)
+}
+
+fn in_nanos(time: Timespec) -> u64 {
+    time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The time of the system's monotonic clock, for measuring durations.

@@ -153,47 +153,58 @@ time_in_ms! {
     CoarseTime, from_ms, as_ms
 }
 
-/// Monotonic time since a [`Clock`](super::Clock) was created. Timers use it.
+/// Monotonic time in ns since a [`Clock`](super::Clock) was created, up to 584 years. Timers use it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Uptime(Duration);
+pub struct Uptime(u64);
 
 impl Uptime {
     /// When the clock was created.
-    pub const ZERO: Self = Self(Duration::ZERO);
+    pub const ZERO: Self = Self(0);
     /// Later than any time that is read from a clock.
-    pub const MAX: Self = Self(Duration::MAX);
+    pub const MAX: Self = Self(u64::MAX);
 
     /// The uptime of a clock that was created this long ago.
     pub const fn from_duration(since_creation: Duration) -> Self {
+        Self(nanos(since_creation))
+    }
+
+    /// The uptime of a clock that was created this many ns ago.
+    pub const fn from_nanos(since_creation: u64) -> Self {
         Self(since_creation)
     }
 
     /// The time since the clock was created.
     pub const fn as_duration(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.0)
     }
 
     /// The time from `earlier` to this; zero if `earlier` is later.
-    pub fn saturating_sub(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+    pub const fn saturating_sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// In whole ms, rounded down.
-    pub fn to_coarse(self) -> CoarseTime {
-        CoarseTime(self.0.as_millis() as u64)
+    pub const fn to_coarse(self) -> CoarseTime {
+        CoarseTime(self.0 / 1_000_000)
     }
+}
+
+/// `duration` in ns, at most `u64::MAX`.
+const fn nanos(duration: Duration) -> u64 {
+    let nanos = duration.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 impl Add<Duration> for Uptime {
     type Output = Self;
 
     fn add(self, duration: Duration) -> Self {
-        Self(self.0 + duration)
+        Self(self.0.saturating_add(nanos(duration)))
     }
 }
 
 impl AddAssign<Duration> for Uptime {
     fn add_assign(&mut self, duration: Duration) {
-        self.0 += duration;
+        *self = *self + duration;
     }
 }

@@ -1,26 +1,41 @@
 //! [`DateCache`]: the `Date` field of responses (RFC 9110, 6.6.1).
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     time::{Duration, UNIX_EPOCH},
 };
 
-/// The value of `Date`, formatted once a second.
-#[derive(Default)]
-pub(super) struct DateCache {
-    second: Cell<u64>,
-    text: RefCell<String>,
+/// The value of `Date`, formatted at a worker's ticks and not for each response.
+pub(super) struct DateCache(RefCell<Date>);
+
+struct Date {
+    /// Seconds since the epoch.
+    second: u64,
+    text: String,
+}
+
+impl Date {
+    fn at(second: u64) -> Self {
+        Self { second, text: httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)) }
+    }
 }
 
 impl DateCache {
-    /// Calls `write` with the date at `now`, in ms since the epoch.
-    pub(super) fn with(&self, now: u64, write: impl FnOnce(&str)) {
-        let second = now / 1000;
-        let mut text = self.text.borrow_mut();
-        if text.is_empty() || self.second.replace(second) != second {
-            let time = UNIX_EPOCH + Duration::from_secs(second);
-            *text = httpdate::fmt_http_date(time);
+    /// The date at `now`, in ms since the epoch.
+    pub(super) fn new(now: u64) -> Self {
+        Self(RefCell::new(Date::at(now / 1000)))
+    }
+
+    /// Moves the date to `now`, in ms since the epoch.
+    pub(super) fn update(&self, now: u64) {
+        let mut date = self.0.borrow_mut();
+        if date.second != now / 1000 {
+            *date = Date::at(now / 1000);
         }
-        write(&text);
+    }
+
+    /// Calls `write` with the date of the last update.
+    pub(super) fn with(&self, write: impl FnOnce(&str)) {
+        write(&self.0.borrow().text);
     }
 }
