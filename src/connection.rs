@@ -49,6 +49,8 @@ const MAX_DRAINED: u64 = 64 * 1024;
 const DRAIN_TIMEOUT: u64 = 10_000;
 /// Maximum time to read from a client that still sends after the last response, in ms.
 const LINGER_TIMEOUT: u64 = 30_000;
+/// Time for which a connection keeps the memory of its last request ready for the next one, in ms.
+const WARM_TIME: u64 = 200;
 
 /// Maximum number of discarding reads in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
@@ -87,6 +89,8 @@ pub struct Connection {
     /// True if unread bytes are pending while a request is served. The runtime then does not wake the task
     /// when the client closes, so the sweep has to.
     has_unread: Cell<bool>,
+    /// True while the connection waits for a request and keeps the memory of the last one. The sweep sets it to false.
+    is_warm: Cell<bool>,
 }
 
 /// The fate of a connection after a response.
@@ -115,6 +119,12 @@ impl Sweepable for Connection {
         if self.has_unread.get() {
             self.state.wake();
         }
+        if let ConnectionState::Idle { since } = self.state.get()
+            && now.saturating_sub(since) >= WARM_TIME
+            && self.is_warm.replace(false)
+        {
+            self.state.wake();
+        }
         self.state.sweep(now, timeouts);
     }
 
@@ -129,14 +139,11 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
     let mut disposition = Disposition::Reuse;
     while disposition == Disposition::Reuse {
         disposition = match connection.receive().await {
-            ReceiveOutcome::Closed => {
-                connection.socket.send_close_notify();
-                Disposition::Abort
-            }
+            ReceiveOutcome::Closed => connection.end(),
             // Boxed, so that an idle connection does not hold a request's state.
             received => {
-                let exchange = Box::pin(connection.clone().respond(gateway, received));
-                connection.while_open(exchange).await.unwrap_or(Disposition::Abort)
+                let exchanges = Box::pin(connection.clone().exchange(gateway, received));
+                connection.while_open(exchanges).await.unwrap_or(Disposition::Abort)
             }
         };
     }
@@ -156,6 +163,7 @@ impl Connection {
             bounds: start.bounds,
             requests_left: Cell::new(start.max_requests),
             has_unread: Cell::new(false),
+            is_warm: Cell::new(false),
         })
     }
 
@@ -172,14 +180,14 @@ impl Connection {
     /// closes it with [`CloseMode::Immediate`].
     async fn while_open<T>(&self, mut work: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
         std::future::poll_fn(|cx| {
-            if self.state.close_mode() == CloseMode::Immediate {
+            if self.state.close_mode() == CloseMode::Immediate && !self.is_warm.get() {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            // In a tunnel, the client may close only one direction.
-            if let ConnectionState::Tunnel { .. } = self.state.get() {
+            // In a tunnel, the client may close only one direction. While the connection is warm, `work` itself reads.
+            if matches!(self.state.get(), ConnectionState::Tunnel { .. }) || self.is_warm.get() {
                 return Poll::Pending;
             }
             let open = self.poll_interim(cx).is_ok() && !self.is_client_closed(cx);
@@ -195,8 +203,32 @@ impl Connection {
         readable && self.socket.is_read_closed(cx)
     }
 
+    /// Answers the received request, and the ones that follow it soon: this future is large, so it is not made anew for
+    /// each.
+    async fn exchange(self: Rc<Self>, gateway: &Gateway, first: ReceiveOutcome) -> Disposition {
+        let mut received = first;
+        while self.state.close_mode() != CloseMode::Immediate {
+            let disposition = self.respond(gateway, received).await;
+            if disposition != Disposition::Reuse {
+                return disposition;
+            }
+            received = match self.receive_soon().await {
+                None => return Disposition::Reuse,
+                Some(ReceiveOutcome::Closed) => return self.end(),
+                Some(received) => received,
+            };
+        }
+        Disposition::Abort
+    }
+
+    /// Ends a connection that carries no more requests.
+    fn end(&self) -> Disposition {
+        self.socket.send_close_notify();
+        Disposition::Abort
+    }
+
     /// Passes the received request to the gateway, and writes the response.
-    async fn respond(self: Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
+    async fn respond(self: &Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
         self.state.begin_request();
         let client = self.clone();
         let response = match received {

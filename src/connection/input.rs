@@ -74,14 +74,31 @@ impl Input {
 impl Connection {
     /// Waits for the next request.
     pub(super) async fn receive(&self) -> ReceiveOutcome {
-        let received = std::future::poll_fn(|cx| self.poll_receive(cx)).await;
-        if let ReceiveOutcome::Malformed(_) = received {
+        std::future::poll_fn(|cx| self.poll_receive(cx)).await
+    }
+
+    /// Waits for the next request; `None` if none begins for about [`WARM_TIME`](super::WARM_TIME).
+    pub(super) async fn receive_soon(&self) -> Option<ReceiveOutcome> {
+        self.is_warm.set(true);
+        let received = std::future::poll_fn(|cx| match self.poll_receive(cx) {
+            Poll::Ready(received) => Poll::Ready(Some(received)),
+            Poll::Pending if self.is_warm.get() => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await;
+        self.is_warm.set(false);
+        received
+    }
+
+    fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
+        let received = self.poll_head(cx);
+        if let Poll::Ready(ReceiveOutcome::Malformed(_)) = received {
             self.input.borrow_mut().desynced = true;
         }
         received
     }
 
-    fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
         let input = &mut *self.input.borrow_mut();
         loop {
             match input.parse_buffered(self.bounds) {
