@@ -17,6 +17,9 @@ pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
 
 /// Appends milliseconds with three decimals.
 pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
+    if time.is_zero() {
+        return out.extend_from_slice(b"0.000");
+    }
     push_number(
         time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()),
         out,
@@ -37,16 +40,36 @@ pub(super) fn push_hex(number: u128, out: &mut Vec<u8>) {
 pub(super) fn push_address(address: IpAddr, out: &mut Vec<u8>) {
     match address {
         IpAddr::V4(address) => {
-            let [a, b, c, d] = address.octets();
-            push_number(a.into(), out);
-            for octet in [b, c, d] {
-                out.push(b'.');
-                push_number(octet.into(), out);
+            // Each octet is written as four bytes; the next octet overwrites the unused ones.
+            let (mut text, mut length) = ([0; 16], 0);
+            for octet in address.octets() {
+                let (digits, count) = OCTETS[usize::from(octet)];
+                text[length..length + 4].copy_from_slice(&digits);
+                length += usize::from(count);
             }
+            // The last octet has no dot.
+            out.extend_from_slice(&text[..length - 1]);
         }
         IpAddr::V6(address) => push_ipv6(address, out),
     }
 }
+
+/// Each octet's digits and a dot, and the number of these bytes.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut texts = [([0; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let (hundreds, tens, ones) =
+            (b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8);
+        texts[octet] = match octet {
+            0..10 => ([ones, b'.', 0, 0], 2),
+            10..100 => ([tens, ones, b'.', 0], 3),
+            _ => ([hundreds, tens, ones, b'.'], 4),
+        };
+        octet += 1;
+    }
+    texts
+};
 
 /// Appends the address in the form of RFC 5952: the longest run of zero groups is replaced by `::`.
 fn push_ipv6(address: Ipv6Addr, out: &mut Vec<u8>) {
