@@ -45,6 +45,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[KeyPart]) {
         query: Some("page=2&sort=name"),
         headers: &headers,
         token_sources: &sources,
+        token_hash: None,
         ipv6_prefix: 64,
     };
     let plan = KeyPlan(parts.to_vec());

@@ -57,7 +57,7 @@ pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_bucket, header_value, is_forwarding_field};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
-pub use key::{KeyPart, KeyPlan, Subject};
+pub use key::{KeyPart, KeyPlan, Subject, TokenHash};
 pub use key_input::{KeyInput, KeyInputError};
 pub use token::{CredentialSource, token};
 pub use values::{KeyValues, PartValue};

@@ -30,7 +30,10 @@ mod route_values;
 mod target;
 mod via;
 
-use std::{borrow::Cow, cell::OnceCell};
+use std::{
+    borrow::Cow,
+    cell::{Cell, OnceCell},
+};
 
 use http::Method;
 use smallvec::SmallVec;
@@ -50,7 +53,7 @@ pub use self::{
 use crate::{
     error::GatewayError,
     http1::Fields,
-    identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject},
+    identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject, TokenHash},
     limit::Charge,
     route::{
         ConditionResult, ConditionalRoute, Lookup, Params,
@@ -86,6 +89,8 @@ pub struct RequestAttributes<'r> {
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
     pub token_sources: &'r [CredentialSource],
+    /// The hash of the token, once a limit's key has read it.
+    pub token_hash: Cell<TokenHash>,
     /// True if the peer is a trusted proxy, whose `X-Forwarded-*` are used.
     pub is_from_trusted_proxy: bool,
 }
@@ -125,6 +130,7 @@ impl<'r> RequestAttributes<'r> {
             query: request.query,
             headers: request.headers,
             token_sources: source.token_sources(identity),
+            token_hash: Cell::default(),
             is_from_trusted_proxy: source.is_from_trusted_proxy(identity),
         })
     }
@@ -198,6 +204,7 @@ impl MatchedRoute<'_> {
             query: request.query,
             headers: request.headers,
             token_sources: request.token_sources,
+            token_hash: Some(&request.token_hash),
             ipv6_prefix: self.ipv6_prefix,
         })
     }
@@ -214,7 +221,7 @@ fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError
 
 /// The planned charges of one request, in the order of the route's limits: one per limit, or one per access
 /// token for a limit by token.
-pub type PlannedCharges = SmallVec<[PlannedCharge; 4]>;
+pub type PlannedCharges = SmallVec<[PlannedCharge; 2]>;
 
 /// The planned charges of `subject` to the limits of `route`.
 #[inline]
@@ -252,7 +259,8 @@ fn status_charges(
 /// The hash that a target is chosen by: the same on all gateways. `None` if a part of the key is ambiguous.
 fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
     // Needs no secret: a caller that can choose its target gains nothing.
-    plan.key(subject, KeySecret(0, 0)).ok().map(|key| key as u64)
+    let subject = Subject { token_hash: None, ..*subject };
+    plan.key(&subject, KeySecret(0, 0)).ok().map(|key| key as u64)
 }
 
 /// The charge for the planned charge `planned`: the limit in the caller's tier, the key and the cost. `None`: the route

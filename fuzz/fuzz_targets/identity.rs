@@ -39,6 +39,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         query: query.as_deref(),
         headers: &headers,
         token_sources: &sources,
+        token_hash: None,
         ipv6_prefix: 64,
     };
     let parts = [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];

@@ -62,7 +62,7 @@ impl KeyPlan {
             for source in subject.token_sources {
                 let token_sources = std::slice::from_ref(source);
                 if token(token_sources, subject.headers)?.is_some() {
-                    subjects.push(Subject { token_sources, ..*subject });
+                    subjects.push(Subject { token_sources, token_hash: None, ..*subject });
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! hash is SipHash-1-3 with 128 bits under a secret: stored keys do not disclose the caller, and a client
 //! cannot compute a collision with another caller's key.
 
-use std::{borrow::Cow, hash::Hasher, net::IpAddr};
+use std::{borrow::Cow, cell::Cell, hash::Hasher, net::IpAddr};
 
 use http::{HeaderName, Method, header};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -127,8 +127,22 @@ pub struct Subject<'r> {
     pub headers: &'r Fields,
     /// Where access tokens are looked for, in order.
     pub token_sources: &'r [CredentialSource],
+    /// Remembers the hash of the token under the secret of limits; `None` for other secrets.
+    pub token_hash: Option<&'r Cell<TokenHash>>,
     /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
+}
+
+/// The keyed hash of a request's access token, which is its key for limits by `token`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TokenHash {
+    /// Not computed yet.
+    #[default]
+    Unread,
+    /// The request has no token.
+    Missing,
+    /// The hash.
+    Present(u128),
 }
 
 /// The tag of the client's address in place of missing parts. It differs from the tags of all parts, so the
@@ -149,11 +163,21 @@ impl KeyPlan {
     /// # Errors
     /// A part can be read in more than one way.
     pub fn key(&self, subject: &Subject<'_>, secret: KeySecret) -> Result<u128, AmbiguousValue> {
+        let remembered = subject.token_hash.filter(|_| *self.0 == [KeyPart::Token]);
+        if let Some(TokenHash::Present(hash)) = remembered.map(Cell::get) {
+            return Ok(hash);
+        }
         let mut hash = KeyHasher::new(secret);
-        if self.read_into(subject, &mut hash)? {
+        let needs_address = self.read_into(subject, &mut hash)?;
+        if needs_address {
             hash.add_client(FALLBACK_TAG, subject);
         }
-        Ok(hash.finish())
+        let hash = hash.finish();
+        if let Some(remembered) = remembered {
+            let read = if needs_address { TokenHash::Missing } else { TokenHash::Present(hash) };
+            remembered.set(read);
+        }
+        Ok(hash)
     }
 
     /// Reads the parts into `sink`. Returns true if the client's address must be added.

@@ -173,6 +173,7 @@ mod tests {
             query: Some(query),
             headers,
             token_sources: &sources(),
+            token_hash: None,
             ipv6_prefix: 64,
         })
     }

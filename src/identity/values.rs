@@ -136,6 +136,7 @@ mod tests {
             query: Some("page=2&api_key=topsecret"),
             headers,
             token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
+            token_hash: None,
             ipv6_prefix: 64,
         };
         KeyPlan(parts).display_values(&subject).unwrap()

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::GatewayError,
     http1::BodyLength,
-    identity::{Caller, ClientAddress, KeySecret},
+    identity::{Caller, ClientAddress, KeySecret, TokenHash},
     limit::Admission,
     snapshot::{PlannedCharge, Snapshot},
     tls::SelectedCertificate,
@@ -37,6 +37,8 @@ pub struct RequestDecision {
     pub client: Option<ClientAddress>,
     /// The path in normal form, if it differs from the path that was sent.
     pub path: Option<Box<str>>,
+    /// The hash of the access token, if a limit's key has read it.
+    pub token_hash: TokenHash,
     /// What follows.
     pub next: NextStep,
 }
@@ -177,12 +179,13 @@ pub fn decide(
         Cow::Owned(path) => Some(path.into_boxed_str()),
     };
     let client = Some(attributes.client);
-    RequestDecision { client, path, next: next.unwrap_or_else(NextStep::Refuse) }
+    let token_hash = attributes.token_hash.get();
+    RequestDecision { client, path, token_hash, next: next.unwrap_or_else(NextStep::Refuse) }
 }
 
 impl RequestDecision {
     fn unread(next: NextStep) -> Self {
-        Self { client: None, path: None, next }
+        Self { client: None, path: None, token_hash: TokenHash::Unread, next }
     }
 }
 

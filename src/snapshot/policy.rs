@@ -110,7 +110,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        charges: &mut SmallVec<[PlannedCharge; 4]>,
+        charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), ChargePlanError> {
         let cost = self.cost.request_cost(subject.headers)?;
         self.add_with_cost(limit_index, cost, subject, secret, charges)
@@ -128,7 +128,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         secret: KeySecret,
-        charges: &mut SmallVec<[PlannedCharge; 4]>,
+        charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), AmbiguousValue> {
         self.add_with_cost(limit_index, self.limit.cost, subject, secret, charges)
     }
@@ -139,7 +139,7 @@ impl LimitPolicy {
         cost: u32,
         subject: &Subject<'_>,
         secret: KeySecret,
-        charges: &mut SmallVec<[PlannedCharge; 4]>,
+        charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), AmbiguousValue> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {

@@ -33,6 +33,7 @@ impl Request {
             query: self.query.as_deref(),
             headers: &self.headers,
             token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
+            token_hash: None,
             ipv6_prefix: 64,
         };
         KeyPlan(parts.to_vec()).key(&subject, SECRET)
