@@ -65,7 +65,7 @@ use self::{
     date::DateCache,
     draft_response::DraftResponse,
     finish::refusal,
-    ledger::AccessLogger,
+    ledger::{AccessLogger, Arrival},
     mirror::Mirrors,
     request_id::{RequestId, RequestIds},
     rules::{RulesCache, WorkerRules},
@@ -83,7 +83,7 @@ use crate::{
     compress::CompressionBudget,
     error::GatewayError,
     http1::RequestHead,
-    identity::client::mask_address,
+    identity::{KeySecret, client::mask_address},
     limit::Admission,
     live::LiveSnapshot,
     metrics::{Metrics, WorkerMetrics},
@@ -166,6 +166,8 @@ pub struct Gateway {
     metrics: Arc<WorkerMetrics>,
     store: Rc<StoreHandle>,
     gate: Option<Rc<AdmissionGate>>,
+    /// The secret of the hashes by which the throttle identifies callers; `None` if there is no throttle.
+    throttle_secret: Option<KeySecret>,
     access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
     ids: RequestIds,
@@ -191,15 +193,17 @@ impl Gateway {
         let metrics = shared.metrics.add_worker();
         let store = Rc::new(shared.store.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
+        let gate = shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate()));
         Self {
             store,
-            gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
+            throttle_secret: gate.as_ref().map(|gate| gate.token_secret()),
+            gate,
             access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
             cache: RulesCache::new(&shared, &metrics, coarse_clock.clone()),
             ids: RequestIds::new(),
             trace_ids: IdSource::default(),
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
-            dates: DateCache::default(),
+            dates: DateCache::new(shared.clock.now()),
             warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
@@ -224,6 +228,7 @@ impl Gateway {
 
     /// Does the periodic work that is due. Call it every 100 ms; `count` numbers the calls.
     pub fn tick(&self, count: u32) {
+        self.dates.update(self.shared.clock.now());
         self.mirrors.sweep();
         self.leases.renew();
         self.cache.yield_connections();
@@ -289,6 +294,7 @@ impl Gateway {
         request.ledger.tracing = tracing;
         let decision = self.decide(&request.ledger.rules, peer, &request.head);
         request.path = decision.path;
+        request.ledger.token_hash = decision.token_hash;
         if let Some(address) = decision.client {
             request.ledger.client_ip = address.ip;
             if address.ip != peer.address {
@@ -305,10 +311,12 @@ impl Gateway {
         let access_logger = self.access_log.as_ref().map(|writer| AccessLogger {
             writer: Rc::clone(writer),
             secret: self.shared.store.key_secret(),
-            arrived_at: self.shared.clock.now(),
         });
-        let stopwatch = self.shared.clock.stopwatch();
-        Ledger::new(rules, request_id, peer.address, stopwatch, access_logger)
+        let arrival = Arrival {
+            at: self.shared.clock.store_time(),
+            stopwatch: self.shared.clock.stopwatch(),
+        };
+        Ledger::new(rules, request_id, peer.address, arrival, access_logger)
     }
 
     /// Processes an admitted request up to the head of its response: charges its limits, delays it if they require a

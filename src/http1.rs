@@ -46,7 +46,7 @@ pub mod upgrade;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
-pub use characters::is_foldable;
+pub use characters::{has_upper_case, is_foldable, is_same_name};
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead, StreamContent};

@@ -66,7 +66,8 @@ impl Gateway {
         } else {
             let charges: SmallVec<[Charge<'_>; 4]> =
                 limits.iter().map(ChargedLimit::charge).collect();
-            self.store.charge(&charges, self.shared.clock.store_time()).await
+            // Nothing has been awaited since the request arrived.
+            self.store.charge(&charges, request.ledger.arrival.at).await
         };
         let Ok(verdict) = decided else { return Admission::Unknown };
         for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {

@@ -50,7 +50,7 @@ impl Gateway {
             redirect_https: peer.redirect_https,
             certificate: peer.certificate.as_ref(),
             key_secret,
-            throttle_secret: self.gate.as_ref().map(|gate| gate.token_secret()),
+            throttle_secret: self.throttle_secret,
         };
         decide(&rules.snapshot, &input, RequestView::of(head))
     }

@@ -13,6 +13,8 @@ use crate::{
     client_usage::{ClientHandle, RequestInFlight},
     http1::RequestHead,
     plan::RoutedRequest,
+    respond::HeaderReader,
+    snapshot::CorsPolicy,
     transport::ClientStream,
     upstream::AttemptLog,
 };
@@ -74,6 +76,16 @@ impl RequestContext {
     /// The route; `None` if none was found.
     pub(super) fn route(&self) -> Option<&Rc<WorkerRoute>> {
         self.ledger.route.as_ref()
+    }
+
+    /// The `cors` of the route, if it has one.
+    pub(super) fn cors(&self) -> Option<&CorsPolicy> {
+        self.route()?.settings.cors.as_ref()
+    }
+
+    /// The kind of client that reads the rate-limit headers: any, or a page of another origin.
+    pub(super) fn rate_header_reader(&self) -> HeaderReader {
+        HeaderReader::of(&self.head.fields, self.cors())
     }
 
     /// The normalized path.

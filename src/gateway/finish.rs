@@ -77,7 +77,7 @@ impl Gateway {
         let mut timeouts = ResponseTimeouts::default();
         if let Some(route) = request.route() {
             if request.ledger.admission.is_decided() {
-                let reader = cors::rate_header_reader(&request);
+                let reader = request.rate_header_reader();
                 let families = request.rules().snapshot.headers;
                 suppressed =
                     respond::write_rate_headers(&mut fields, reports(limits), families, reader);
@@ -90,7 +90,11 @@ impl Gateway {
                 ResponseCompression { budget, rules }.apply(&request, head, body, &mut fields);
             }
         }
-        suppressed.cors = cors::write_fields(&mut fields, &request, upstream.as_ref());
+        if let Some(policy) = request.cors() {
+            // The upstream's own CORS fields are removed.
+            suppressed.cors = true;
+            cors::write_fields(&mut fields, policy, &request, upstream.as_ref());
+        }
         self.write_own_fields(&mut fields, &request.ledger, upstream.as_ref());
         request.ledger.record_status(status);
         log_decisions(&request.ledger, &request.facts(), limits);
@@ -114,7 +118,7 @@ impl Gateway {
     ) {
         fields.push("x-request-id", ledger.request_id.as_bytes());
         if !upstream.is_some_and(|head| head.fields.contains("date")) {
-            self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
+            self.dates.with(|date| fields.push("date", date));
         }
     }
 }
@@ -140,7 +144,7 @@ pub(super) fn refusal(
         respond::error_reply(&error, reports(limits), id, form, body)
     };
     if let GatewayError::Throttled(denied) = error {
-        let reader = cors::rate_header_reader(request);
+        let reader = request.rate_header_reader();
         let families = request.rules().snapshot.headers;
         respond::write_throttle_headers(&mut reply.fields, &denied, families, reader);
     }

@@ -66,7 +66,7 @@ impl Gateway {
         let client_address = request.usage.address();
         let holder = PlaceOwner { client: client_address, upload: upload.as_deref() };
         let Forwarding { routed, attempts, tracing } = request.forwarding(route);
-        let trace = tracing.trace.header();
+        let trace = tracing.header();
         let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
         let outgoing = OutgoingRequest::new(&head, &client, route.settings.max_body);
         let input = ForwardInput {

@@ -11,15 +11,16 @@ use super::{
     rules::{WorkerRoute, WorkerRules},
 };
 use crate::{
-    clock::Stopwatch,
+    clock::{Stopwatch, StoreTime},
     connection_state::CloseMode,
     http1::RequestHead,
-    identity::{KeySecret, token_hash},
+    identity::{KeySecret, TokenHash, token_hash},
     limit::{Admission, Limit},
     metrics::{RouteCounters, WorkerMetrics},
     plan,
     telemetry::{AccessLine, AccessWriter, CutReason},
     throttle::POLICY,
+    trace::SamplingDecision,
     transport::TunnelOutcome,
     upstream::{AttemptLog, RequestLost, is_own_shortage},
 };
@@ -32,8 +33,14 @@ pub(super) struct AccessLogger {
     pub(super) writer: Rc<AccessWriter>,
     /// The key of the hash that stands for a token in the log.
     pub(super) secret: KeySecret,
-    /// When the request arrived, in ms since the epoch.
-    pub(super) arrived_at: u64,
+}
+
+/// When a request arrived.
+pub(super) struct Arrival {
+    /// The time of day.
+    pub(super) at: StoreTime,
+    /// Measures the time since then.
+    pub(super) stopwatch: Stopwatch,
 }
 
 /// What happened to a request so far. Its owner calls `close` when the request ends.
@@ -44,9 +51,11 @@ pub struct Ledger {
     pub(super) request_id: RequestId,
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
+    /// The hash of the access token, if a limit's key has read it.
+    pub(super) token_hash: TokenHash,
     pub(super) tracing: RequestTracing,
     pub(super) access_logger: Option<AccessLogger>,
-    pub(super) stopwatch: Stopwatch,
+    pub(super) arrival: Arrival,
     /// The response's status, once there is one. For a gRPC refusal, the HTTP status of its error.
     status: Option<u16>,
     /// What the limits and the throttle decided.
@@ -92,7 +101,7 @@ impl Ledger {
         rules: Rc<WorkerRules>,
         request_id: RequestId,
         client_ip: IpAddr,
-        stopwatch: Stopwatch,
+        arrival: Arrival,
         access_logger: Option<AccessLogger>,
     ) -> Self {
         Self {
@@ -100,9 +109,10 @@ impl Ledger {
             route: None,
             request_id,
             client_ip,
+            token_hash: TokenHash::Unread,
             tracing: RequestTracing::default(),
             access_logger,
-            stopwatch,
+            arrival,
             status: None,
             admission: Admission::NotChecked,
             refused_by: SmallVec::new(),
@@ -234,7 +244,7 @@ impl Ledger {
 
     /// Counts the request, writes its access log line, and queues its trace. Call it once, when the request ends.
     pub(super) fn close(&mut self, facts: &RequestEndFacts<'_>) {
-        let duration = self.stopwatch.read();
+        let duration = self.arrival.stopwatch.read();
         if self.status.is_none() {
             self.count_response(STATUS_CLIENT_CLOSED);
         }
@@ -271,11 +281,13 @@ impl Ledger {
             head.and_then(|head| head.fields.get(name)).unwrap_or_default()
         };
         logger.writer.write(&AccessLine {
-            time: logger.arrived_at,
+            time: self.arrival.at.as_unix_ms(),
             client: self.client_ip,
-            token: head
-                .filter(|_| layout.needs_token())
-                .and_then(|head| token_hash(sources, &head.fields, logger.secret)),
+            token: head.filter(|_| layout.needs_token()).and_then(|head| match self.token_hash {
+                TokenHash::Present(hash) => Some(hash),
+                TokenHash::Missing => None,
+                TokenHash::Unread => token_hash(sources, &head.fields, logger.secret),
+            }),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: &host,
             path: facts.path,
@@ -296,7 +308,7 @@ impl Ledger {
             request_id: self.request_id.as_bytes(),
             referer: without_secrets(header("referer")),
             user_agent: header("user-agent"),
-            trace_id: self.tracing.trace.sampled_id(),
+            trace_id: self.tracing.trace.as_ref().and_then(SamplingDecision::sampled_id),
         });
     }
 }

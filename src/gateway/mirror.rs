@@ -146,7 +146,7 @@ impl Gateway {
         let client: Rc<dyn ClientStream> = Rc::<CopiedBody>::clone(&copied);
         let routed = request.routed(route);
         let protected = &route.protected_headers;
-        let trace = request.ledger.tracing.trace.header();
+        let trace = request.ledger.tracing.header();
         let outgoing_head = self.outgoing_head(routed, servers, protected, peer, trace)?;
         let outgoing = OutgoingRequest::new(&outgoing_head, &client, routed.route.max_body);
         if outgoing.is_upgrade() {

@@ -35,7 +35,7 @@ impl Gateway {
         let trace = rules.sampling.begin(received(), &self.trace_ids, start);
         let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
         let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
-        RequestTracing { trace, queue }
+        RequestTracing { trace: Some(trace), queue }
     }
 
     /// Begins a child span if the request is sampled.
@@ -88,7 +88,7 @@ impl Ledger {
     pub(super) fn finish_trace(&mut self, facts: &RequestEndFacts<'_>, duration: Duration) {
         let Some(queue) = self.tracing.queue.take() else { return };
         let summary = self.summary(facts);
-        let SamplingDecision::Sampled(mut trace) = std::mem::take(&mut self.tracing.trace) else {
+        let Some(SamplingDecision::Sampled(mut trace)) = self.tracing.trace.take() else {
             return;
         };
         trace.finish(summary, duration);

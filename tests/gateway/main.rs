@@ -175,6 +175,9 @@ mod start;
 /// Spans for a trace collector.
 mod traces;
 
+/// Features that a route does not use cost it nothing.
+mod unused_steps;
+
 /// A command line of the gateway's binary, to be run in `directory`.
 pub(crate) fn tidegate_command(directory: &Path, arguments: &[&str]) -> Command {
     testkit::process::gateway_command(env!("CARGO_BIN_EXE_tidegate"), directory, arguments)
