@@ -4,7 +4,8 @@
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
 //!          --buffered-peer --without-peers --nginx PATH --haproxy PATH --envoy PATH
-//!          --only cpu|protocols|policies|syscalls|instructions|routes|memory|latency|workers|watched|abuse]
+//!          --only cpu|protocols|policies|syscalls|instructions|routes|memory|latency|workers|watched|abuse
+//!          --scenario TEXT --attack TEXT]
 //! ```
 //!
 //! `--profile release` before the `--` builds faster, without link-time optimization, and so does not measure
@@ -27,7 +28,7 @@
 //! `--only protocols` measures what is not HTTP/1 in clear. h2load or clients of this program drive it, with
 //! HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, so the row of
 //! another upstream of HTTP/2 has no figure of it. A handshake's cost is that of a connection from its accept
-//! to its close, without a request.
+//! to its close, without a request. `--scenario gRPC` measures only the scenarios whose name contains `gRPC`.
 //!
 //! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request, and Tidegate at rest:
 //! its binary, its start and its memory. Without the peers; see [`watched`].
@@ -96,6 +97,9 @@ struct Options {
     /// Only attacks whose name contains this text, in the part `abuse`.
     #[arg(long, default_value = "")]
     attack: String,
+    /// Only scenarios whose name contains this text, in the part `protocols`.
+    #[arg(long, default_value = "")]
+    scenario: String,
     /// nginx and `HAProxy` add no headers; Tidegate adds all of its headers.
     #[arg(long)]
     bare_peers: bool,

@@ -96,7 +96,7 @@ impl Run<'_> {
             return Ok(());
         }
         for round in 0..self.options.rounds {
-            for row in &ROWS {
+            for row in ROWS.iter().filter(|row| self.selects(row.scenario)) {
                 for program in self.order(round).filter(|program| program.can_do(row.scenario)) {
                     let cpu_time = self.cpu_of(program, row)?;
                     self.add_cpu(program, row.scenario, round, &cpu_time);
@@ -105,6 +105,11 @@ impl Run<'_> {
         }
         self.idle_memory()?;
         self.writes()
+    }
+
+    /// True if the options select this scenario.
+    fn selects(&self, scenario: Scenario) -> bool {
+        scenario.to_string().contains(&self.options.scenario)
     }
 
     fn cpu_of(&self, program: &Program, row: &Row) -> Result<CpuTime> {
@@ -121,6 +126,9 @@ impl Run<'_> {
     /// Memory of idle connections over TLS and of idle tunnels.
     fn idle_memory(&mut self) -> Result<()> {
         for (history, scenario, count) in IDLE {
+            if !self.selects(scenario) {
+                continue;
+            }
             let count = if self.options.quick { count / 10 } else { count };
             for program in self.programs {
                 let memory = self.bench.memory_of_protocol(program, scenario, count)?;
@@ -138,7 +146,7 @@ impl Run<'_> {
             return Ok(());
         }
         let lengths = (self.options.requests / 4, self.options.requests);
-        for scenario in WRITING {
+        for scenario in WRITING.into_iter().filter(|scenario| self.selects(*scenario)) {
             for program in self.programs.iter().filter(|program| program.can_do(scenario)) {
                 let writes = self.bench.writes(program, scenario, lengths)?;
                 eprintln!("{scenario}, {}: {writes:.2} writes per request", program.gateway);
