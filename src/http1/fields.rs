@@ -131,14 +131,6 @@ impl Fields {
         }
     }
 
-    /// The names, and the ranges of the values in [`Self::bytes`].
-    pub(super) fn value_ranges(&self) -> impl Iterator<Item = (&[u8], Range<usize>)> {
-        self.spans.iter().map(|span| {
-            let start = span.value as usize;
-            (self.name(span), start..start + span.value_length as usize)
-        })
-    }
-
     /// The names and values, in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
         self.spans.iter().map(|span| (self.name(span), self.value(span)))

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{
+    HeaderMap, HeaderValue, Method, header,
+    uri::{self, Authority, PathAndQuery, Scheme},
+};
 
 use super::{
     ServerAddress, Target,
@@ -11,7 +14,7 @@ use super::{
     },
 };
 use crate::{
-    http1::{FieldSink, Fields, FramingError, RequestHead, header_map::from_fields, is_foldable},
+    http1::{FieldSink, Fields, FramingError, RequestHead, is_foldable},
     template::HeaderRules,
     trace::TraceHeader,
 };
@@ -330,13 +333,15 @@ impl AttemptHead<'_> {
         }
     }
 
-    /// The head for HTTP/2 with these `fields`.
+    /// The head for HTTP/2 with these `headers`.
     ///
     /// # Errors
     /// The target is longer than the library accepts.
-    pub(super) fn to_http2(self, fields: &Fields) -> Result<http::Request<()>, FramingError> {
+    pub(super) fn to_http2(
+        self,
+        mut headers: HeaderMap,
+    ) -> Result<http::Request<()>, FramingError> {
         let client = self.head.client;
-        let mut headers = from_fields(fields);
         if accepts_trailers(&client.fields) {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
@@ -351,8 +356,8 @@ impl AttemptHead<'_> {
 
     /// The target, whose authority is taken from `Host` in `headers`.
     fn uri(&self, headers: &mut HeaderMap) -> Result<http::Uri, FramingError> {
-        let authority = headers.remove(header::HOST);
-        let authority = authority.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
+        let host = headers.remove(header::HOST);
+        let host = host.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
         let target = match self.head.client.query() {
             None => Cow::Borrowed(&*self.head.path),
             Some(query) => Cow::Owned(format!("{}?{query}", self.head.path)),
@@ -361,9 +366,12 @@ impl AttemptHead<'_> {
         if target.len() > MAX_URI {
             return Err(FramingError::TargetTooLong(MAX_URI));
         }
-        let scheme = self.target.scheme();
-        let uri = http::Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target);
-        uri.build().map_err(|_| FramingError::Target)
+        let mut parts = uri::Parts::default();
+        parts.scheme = Scheme::try_from(self.target.scheme()).ok();
+        parts.authority = Some(Authority::try_from(host).map_err(|_| FramingError::Target)?);
+        parts.path_and_query =
+            Some(PathAndQuery::try_from(&*target).map_err(|_| FramingError::Target)?);
+        http::Uri::from_parts(parts).map_err(|_| FramingError::Target)
     }
 }
 

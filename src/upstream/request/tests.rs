@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     clock::{CoarseClock, CoarseTime},
     connection_state::StateCell,
-    http1::{BodyDecoder, HeadBounds, RequestHead, StreamContent},
+    http1::{BodyDecoder, Fields, HeadBounds, RequestHead, StreamContent},
     upstream::{HostRule, PeerAddress, Protocol, ServerAddress, Target},
 };
 
