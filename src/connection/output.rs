@@ -93,9 +93,10 @@ impl<S: BodySink> BodyWriter<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        // Neither changes while this polls.
+        self.check_deadlines()?;
+        self.sink.check_client(cx)?;
         for _ in 0..MAX_POLL_ROUNDS {
-            self.check_deadlines()?;
-            self.sink.check_client(cx)?;
             if self.sink.unsent() < S::READ_BELOW && self.read(cx) {
                 continue;
             }

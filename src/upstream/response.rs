@@ -21,7 +21,7 @@ use super::{
 };
 use crate::compress::{CompressionPermit, Compressor};
 use crate::{
-    http1::{BodyEncoder, BodyLength, Fields, ResponseHead},
+    http1::{BodyEncoder, BodyLength, FieldSink, Fields, ResponseHead},
     transport::socket::yield_turn,
 };
 
@@ -164,9 +164,9 @@ impl ResponseBody {
             BodySource::Ended { trailers, .. } => trailers.take()?,
         };
         let protected = ProtectedHeaders::default();
-        let kept = trailers.iter().filter(|(name, _)| is_trailer_allowed(name, &protected));
-        let kept = kept.map(|(name, value)| (String::from_utf8_lossy(name), value));
-        Some(kept.collect()).filter(|kept: &Fields| !kept.is_empty())
+        let mut kept = Fields::default();
+        kept.append(&trailers, |name| is_trailer_allowed(name, &protected));
+        Some(kept).filter(|kept| !kept.is_empty())
     }
 }
 

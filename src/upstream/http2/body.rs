@@ -136,10 +136,11 @@ impl Upload {
         outgoing: &mut OutgoingRequest,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
+        // The connection's task alone changes it, so it stays the same while this polls.
+        if self.stream.poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(SendError::Io(io::ErrorKind::ConnectionReset.into())));
+        }
         for _ in 0..MAX_WRITES_PER_POLL {
-            if self.stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(SendError::Io(io::ErrorKind::ConnectionReset.into())));
-            }
             if self.unsent.is_empty() {
                 ready!(self.poll_read(outgoing, cx))?;
             }
