@@ -70,6 +70,9 @@ const MAX_ACCEPTS_PER_POLL: usize = 16;
 /// Maximum number of streams to drive in one poll. The others follow after other tasks.
 const MAX_STREAMS_PER_POLL: u32 = 16;
 
+/// Number of streams for which [`ClientHttp2Connection::streams`] has room at first.
+const MIN_STREAM_ROOM: usize = 8;
+
 type Http2Server = server::Connection<PrefixedStream, Bytes>;
 
 /// An HTTP/2 client connection.
@@ -145,7 +148,8 @@ impl ClientHttp2Connection {
         // A stream may be a tunnel.
         socket.enable_tcp_keepalive();
         let mut is_abuse = false;
-        if let Some(server) = self.handshake(transport, &turn).await {
+        // Boxed, so that an idle connection does not keep its state.
+        if let Some(server) = Box::pin(self.handshake(transport, &turn)).await {
             is_abuse = self.serve_streams(server, &turn, gateway).await.is_err();
         }
         if self.state.close_mode() < CloseMode::Immediate {
@@ -159,7 +163,7 @@ impl ClientHttp2Connection {
     /// the protocol or floods.
     async fn serve_streams(
         self: &Rc<Self>,
-        mut server: Http2Server,
+        mut server: Box<Http2Server>,
         turn: &ReadBudget,
         gateway: &Gateway,
     ) -> Result<(), ClientAbuse> {
@@ -216,8 +220,13 @@ impl ClientHttp2Connection {
         .await
     }
 
-    /// Exchanges the settings, within the deadline of a first head.
-    async fn handshake(&self, transport: PrefixedStream, turn: &ReadBudget) -> Option<Http2Server> {
+    /// Exchanges the settings, within the deadline of a first head. The result is boxed, because it is moved several
+    /// times, and the state of a connection has room for each.
+    async fn handshake(
+        &self,
+        transport: PrefixedStream,
+        turn: &ReadBudget,
+    ) -> Option<Box<Http2Server>> {
         let mut handshake = std::pin::pin!(
             server::Builder::new()
                 .max_concurrent_streams(MAX_STREAMS)
@@ -238,7 +247,7 @@ impl ClientHttp2Connection {
             let is_over = self.state.expired_deadline().is_some()
                 || self.state.close_mode() >= CloseMode::WhenIdle;
             match handshake.as_mut().poll(cx) {
-                Poll::Ready(server) => Poll::Ready(server.ok()),
+                Poll::Ready(server) => Poll::Ready(server.ok().map(Box::new)),
                 Poll::Pending if is_over => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
             }
@@ -315,7 +324,14 @@ impl ClientHttp2Connection {
         self.requests_left.set(self.requests_left.get().map(|left| left.saturating_sub(1)));
         let stream = Http2Stream::new(Rc::clone(self));
         stream.state().request_close(self.state.close_mode());
-        self.streams.borrow_mut().push(Rc::downgrade(&stream));
+        let mut streams = self.streams.borrow_mut();
+        if streams.len() == streams.capacity() {
+            // A weak reference keeps the memory of its stream.
+            streams.retain(|stream| stream.strong_count() > 0);
+            let open = streams.len();
+            streams.reserve(open.max(MIN_STREAM_ROOM));
+        }
+        streams.push(Rc::downgrade(&stream));
         stream
     }
 

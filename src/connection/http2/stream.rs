@@ -78,27 +78,27 @@ impl Http2Stream {
     }
 
     /// Answers the request. Ends early if the client resets the stream.
-    pub(super) async fn serve(
+    pub(super) fn serve(
         self: Rc<Self>,
         gateway: &Gateway,
         request: Request<RecvStream>,
-        mut respond: SendResponse<Bytes>,
-    ) {
-        std::future::poll_fn(|cx| {
-            self.state.register(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
-        let is_reset = std::future::poll_fn(|cx| Poll::Ready(respond.poll_reset(cx).is_ready()));
-        if is_reset.await {
-            // The stream was reset before it was accepted.
-            return self.count_reset();
-        }
+        respond: SendResponse<Bytes>,
+    ) -> impl Future<Output = ()> {
         *self.respond.borrow_mut() = Some(respond);
-        // Boxed, so that the state of a request is moved once.
+        // Boxed before the connection takes the stream, so that the state of a request is moved once, and an idle
+        // connection has no room for it.
         let exchange = Box::pin(self.clone().exchange(gateway, request));
-        if self.while_open(exchange).await.is_none() {
-            self.count_reset();
+        async move {
+            let was_reset = std::future::poll_fn(|cx| {
+                self.state.register(cx.waker());
+                let mut respond = self.respond.borrow_mut();
+                let reset = respond.as_mut().map(|respond| respond.poll_reset(cx));
+                Poll::Ready(reset.is_some_and(|reset| reset.is_ready()))
+            });
+            // The stream may have been reset before it was accepted.
+            if was_reset.await || self.while_open(exchange).await.is_none() {
+                self.count_reset();
+            }
         }
     }
 
