@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -13,6 +14,9 @@ use tidegate::clock;
 
 /// Number of requests between two profiles. Functions that run less often belong to no request.
 const REQUESTS: usize = 50;
+
+/// The longest wait for the gateway or a response: everything takes fifty times as long under valgrind.
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The modules of features that a route can use or not, without the prefix `tidegate::`.
 const FEATURES: [&str; 14] = [
@@ -142,12 +146,16 @@ routes:
     );
     fs::write(directory.path().join("config/tidegate.yaml"), yaml).expect("a file");
     let mut gateway = Counted::start(directory.path());
-    let deadline = clock::instant() + Duration::from_secs(120);
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+    let deadline = clock::instant() + TIMEOUT;
+    let socket = loop {
+        if let Ok(socket) = TcpStream::connect(("127.0.0.1", port)) {
+            break socket;
+        }
         assert!(clock::instant() < deadline, "it does not start");
         sleep(Duration::from_millis(50));
-    }
-    let mut client = Client::connect(([127, 0, 0, 1], port).into());
+    };
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    let mut client = Client::over(socket);
     let mut features = |path: &str, headers: &str| {
         // The first requests open connections.
         for round in 0..2 {
