@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `certificate` | [`Certificate`]: one chain and its key; its names and its expiry |
 //! | `server` | [`ServerCertificates`]: selects a client's certificate |
+//! | `client_certificate` | [`ClientCertificate`]: the names in a client's certificate |
 //! | `client` | [`ClientTls`]: the handshake with an upstream |
 //! | `pinned` | verifies an upstream's certificate against listed ones |
 //! | `pem` | reads PEM files |
@@ -13,6 +14,7 @@
 
 mod certificate;
 pub mod client;
+mod client_certificate;
 mod file;
 mod pem;
 mod pinned;
@@ -20,6 +22,7 @@ pub mod server;
 
 pub use certificate::{Certificate, Validity, ValidityProblem};
 pub use client::ClientTls;
+pub use client_certificate::{CertificateName, ClientCertificate};
 pub use file::TlsFile;
 pub use server::{SelectedCertificate, ServerCertificates};
 

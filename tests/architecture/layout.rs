@@ -12,12 +12,13 @@ const MAX_LINES: usize = 600;
 const READERS: [&str; 2] = ["src/config", "src/replay/json.rs"];
 
 /// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
-const NAMED_BY_CONFIGURATION: [&str; 7] = [
+const NAMED_BY_CONFIGURATION: [&str; 8] = [
     "src/balance.rs",
     "src/compress.rs",
     "src/limit.rs",
     "src/telemetry/line/field.rs",
     "src/throttle/mode.rs",
+    "src/tls/client_certificate.rs",
     "src/trace/sampling.rs",
     "src/upstream.rs",
 ];
