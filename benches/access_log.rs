@@ -32,6 +32,7 @@ fn main() -> std::io::Result<()> {
             route: "items",
             limit: "admitted",
             refused_by: "",
+            consumer: "",
             token: Some(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
             bytes: 5_120 + number,
             received: None,

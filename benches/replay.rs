@@ -56,6 +56,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             time,
             client: client.into(),
             token: Some(u128::from(u32::from_be_bytes(client)).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            consumer: "",
             method: b"GET",
             host: b"api.example.com",
             path: path.as_bytes(),

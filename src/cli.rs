@@ -9,6 +9,7 @@
 //! | `check` | validates a configuration and prints what it does |
 //! | `explain` | prints the decisions on one request |
 //! | `replay` | prints the decisions on the requests of an access log |
+//! | `key` | makes API keys, and checks them |
 //! | `hash` | prints the hash of a caller, as in the access log |
 //! | `schema` | prints the configuration's JSON Schema |
 //! | `config_file` | finds the configuration of a command |
@@ -31,6 +32,7 @@ mod explain;
 mod hash;
 mod health;
 mod init;
+mod key;
 mod notify;
 mod proxy;
 mod replay;
@@ -128,6 +130,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Print the hash by which logs and the admin API name a caller; its key is read from standard input.
     Hash(hash::HashArgs),
+    /// Make an API key for a consumer, or check one.
+    Key(key::KeyArgs),
     /// Check that a running gateway is ready; exits with 1 if it is not.
     Health(health::HealthArgs),
     /// Print the JSON Schema of the configuration, for completion in editors.
@@ -224,6 +228,7 @@ pub fn run_process(
         Command::Explain(explain) => explain::run(&explain, &**env, out),
         Command::Replay(replay) => replay::run(&replay, &**env, out),
         Command::Hash(hash) => hash::run(&hash, &**env, &mut io::stdin().lock(), out),
+        Command::Key(key) => key::run(&key, &**env, &mut io::stdin().lock(), out),
         Command::Health(health) => health::run(&health, env, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {

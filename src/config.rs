@@ -16,8 +16,10 @@
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
+//! | `auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
+//! | `consumers_file` | the records of a file of consumers, one by one |
 //! | `scalar`, `units`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
 //!
@@ -41,9 +43,12 @@
 mod access_log;
 mod admin;
 mod admin_address;
+mod auth;
 mod balance;
 mod client;
 mod compress;
+mod consumers;
+mod consumers_file;
 mod cors;
 mod cross_check;
 mod editor_schema;
@@ -59,6 +64,7 @@ mod located;
 mod masks;
 mod method;
 mod mirror;
+mod plans;
 mod rate;
 mod reader;
 mod redirect;
@@ -90,9 +96,14 @@ use serde::{Deserialize, Serialize};
 pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
+pub use auth::{ApiKeyConfig, AuthMethodConfig, CertificateAuthConfig, MaxFailures};
 pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition, StatusRange};
 pub use client::Client;
 pub use compress::{Compress, CompressLevel};
+pub use consumers::{ConsumerConfig, ConsumerKeyConfig, ConsumersConfig, RouteConsumersConfig};
+pub use consumers_file::{
+    ConsumerRecord, ConsumersText, KeyRecord, RecordFault, RecordPart, RecordSink,
+};
 pub use cors::{Cors, CorsOrigin};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
@@ -103,6 +114,7 @@ pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
 pub use mirror::MirrorConfig;
+pub use plans::{PlanConfig, PlanQuota};
 pub use rate::Rate;
 pub use redirect::RedirectHttps;
 pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
@@ -173,6 +185,15 @@ pub struct Config {
     #[serde(default, deserialize_with = "rate::read_limits")]
     #[schemars(with = "BTreeMap<String, rate::LimitEntry>")]
     pub limits: BTreeMap<String, LimitConfig>,
+    /// Ways to authenticate, by name, which routes name in `auth`.
+    #[serde(default)]
+    pub auth: BTreeMap<String, AuthMethodConfig>,
+    /// Consumers: the customers that use the routes. Default: none.
+    pub consumers: Option<ConsumersConfig>,
+    /// Plans, by name: the quotas of their consumers, by limit. A quota is a number, a rate with the limit's own
+    /// window such as `1000/1m`, `unlimited`, or 0, which blocks.
+    #[serde(default)]
+    pub plans: BTreeMap<String, PlanConfig>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<ThrottleConfig>,
     /// Routes: which requests are sent to which upstream, under which limits.
@@ -237,13 +258,19 @@ pub fn parse_bytes(
     bytes: &[u8],
     env: EnvLookup<'_>,
 ) -> Result<LoadedConfig, ReadError> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => parse_with(name, text, env),
-        Err(error) => {
-            let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            Err(file_fault(name, &valid, "a byte that is not UTF-8", "text in UTF-8").into())
-        }
-    }
+    parse_with(name, text_of(name, bytes)?, env)
+}
+
+/// The content of a file as text. `name` is the file's name in faults.
+///
+/// # Errors
+///
+/// The content is not UTF-8.
+pub fn text_of<'t>(name: &str, bytes: &'t [u8]) -> Result<&'t str, Faults> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+        file_fault(name, &valid, "a byte that is not UTF-8", "text in UTF-8")
+    })
 }
 
 /// Parses `text`, with no environment variable set. `name` is the file's name in faults.

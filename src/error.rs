@@ -1,11 +1,14 @@
 //! [`GatewayError`]: every reason why the gateway answers a request itself instead of the upstream,
 //! with the status and the text that the client receives.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode};
 
 use crate::{
-    http1::FramingError, identity::AmbiguousValue, route::normalize::PathError,
-    snapshot::ChargePlanError, throttle::AdmissionDenied, upstream::UpstreamError,
+    auth::Unauthenticated, http1::FramingError, identity::AmbiguousValue, limit::Limit,
+    route::normalize::PathError, snapshot::ChargePlanError, throttle::AdmissionDenied,
+    upstream::UpstreamError,
 };
 
 /// Why a request was refused or failed. The text for clients is [`Self::detail`]: `Display` of
@@ -51,6 +54,18 @@ pub enum GatewayError {
     /// The route's `allow` and `deny` do not admit the client's address.
     #[error("this client's address is not allowed to use this route")]
     AccessDenied,
+    /// The request has no credentials, or wrong ones.
+    #[error("{}", .0.refused)]
+    Unauthenticated(Box<FailedAuthentication>),
+    /// The route does not admit the consumer.
+    #[error("this consumer is not allowed to use this route")]
+    ConsumerNotAllowed,
+    /// The consumer's plan blocks a limit of the route.
+    #[error("the plan of this consumer does not include this request")]
+    PlanBlocked,
+    /// Too many requests from the client's address had wrong credentials.
+    #[error("too many requests from this address had wrong credentials; retry in {} s", .0.retry_after)]
+    TooManyFailures(Box<BlockedAddress>),
     /// The body is longer than the route allows.
     #[error("the request's body is longer than {0} bytes, the maximum of this route")]
     BodyTooLong(u64),
@@ -80,6 +95,24 @@ pub enum GatewayError {
     Upstream(UpstreamError),
 }
 
+/// A request that is not authenticated.
+#[derive(Debug)]
+pub struct FailedAuthentication {
+    /// What the client reads.
+    pub refused: Arc<Unauthenticated>,
+    /// The limit that counts the failure for the client's address; `None` if none does.
+    pub counted_by: Option<Arc<Limit>>,
+}
+
+/// A client address with too many failures.
+#[derive(Debug)]
+pub struct BlockedAddress {
+    /// The limit of failures.
+    pub limit: Arc<Limit>,
+    /// When to retry, in seconds; at least 1.
+    pub retry_after: u64,
+}
+
 impl GatewayError {
     /// The status of the response to the client.
     pub fn status(&self) -> StatusCode {
@@ -97,10 +130,15 @@ impl GatewayError {
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
-            Self::AccessDenied => StatusCode::FORBIDDEN,
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::AccessDenied | Self::ConsumerNotAllowed | Self::PlanBlocked => {
+                StatusCode::FORBIDDEN
+            }
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::LimitExceeded | Self::Throttled(_) | Self::TooManyFailures(_) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::StoreUnavailable | Self::DelayTimeout | Self::ClientOverloaded => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -12,6 +12,7 @@
 //! - `ledger.rs`, `request_trace.rs`, `spans.rs`: the record of a request for access log, metrics and trace.
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and the checks before the limits.
+//! - `authentication.rs`, `blocked_addresses.rs`: who sends a request; addresses that sent too many wrong credentials.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
@@ -24,7 +25,9 @@
 
 mod activity;
 mod admission;
+mod authentication;
 mod background;
+mod blocked_addresses;
 mod charged_limit;
 mod charging;
 mod checks;
@@ -71,6 +74,7 @@ use self::{
     rules::{RulesCache, WorkerRules},
 };
 pub use self::{
+    blocked_addresses::BlockedAddresses,
     connection_limit::{ConnectionLimit, ConnectionPermit},
     context::AnsweredRequest,
     delay_queue::DelayQueues,
@@ -85,7 +89,7 @@ use crate::{
     http1::RequestHead,
     identity::{KeySecret, client::mask_address},
     limit::Admission,
-    live::LiveSnapshot,
+    live::{LiveConsumers, LiveSnapshot},
     metrics::{Metrics, WorkerMetrics},
     plan::{NextStep, Via},
     respond,
@@ -93,7 +97,7 @@ use crate::{
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
-    tls::SelectedCertificate,
+    tls::{ClientCertificate, SelectedCertificate},
     trace::{ChildSpanKind, IdSource, TraceQueue},
     transport::ClientStream,
     upstream::{PeerAddress, ProxiedClient, UpstreamError, UpstreamKind, UpstreamRegistry},
@@ -132,6 +136,10 @@ pub struct Shared {
     pub compression: Arc<CompressionBudget>,
     /// This process's `Via` entry.
     pub via: Via,
+    /// The current consumers.
+    pub consumers: LiveConsumers,
+    /// The client addresses that sent too many wrong credentials.
+    pub blocked_addresses: BlockedAddresses,
 }
 
 impl Shared {
@@ -156,6 +164,8 @@ pub struct Peer {
     pub forwarding: PeerAddress,
     /// The certificate of the connection; `None` without TLS.
     pub certificate: Option<SelectedCertificate>,
+    /// The client's certificate, if the listener asks for one.
+    pub client_certificate: Option<Box<ClientCertificate>>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
 }
@@ -251,10 +261,14 @@ impl Gateway {
     ) -> Response {
         let (mut request, mut next) = self.receive(peer, head, client);
         let mut limits = ChargedLimits::new();
-        let outcome = match self.check(&mut request, &mut next) {
+        let outcome = match self.check(peer, &mut request, &mut next) {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
             Ok(CheckOutcome::Admitted(admitted)) => {
                 self.serve(peer, &mut request, &admitted, &mut limits).await
+            }
+            // Boxed, so that other requests do not carry its state.
+            Err(GatewayError::Unauthenticated(failed)) => {
+                Err(Box::pin(self.count_failure(&mut request, failed)).await)
             }
             Err(error) => Err(error),
         };

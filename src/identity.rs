@@ -15,6 +15,8 @@
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
 //! | `condition` | the values that route conditions test |
+//! | `api_key` | [`ApiKeySource`]: where a client sends an API key, and how it is removed |
+//! | `consumer` | [`Consumer`]: who sends a request |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
 //!
@@ -39,10 +41,12 @@
 //! # Ok::<(), tidegate::identity::AmbiguousValue>(())
 //! ```
 
+mod api_key;
 mod caller;
 mod canonical;
 pub mod client;
 mod condition;
+mod consumer;
 mod credentials;
 mod extract;
 pub mod key;
@@ -51,10 +55,12 @@ mod signed;
 pub mod token;
 mod values;
 
-pub use caller::{Caller, caller_key, token_hash};
+pub use api_key::{ApiKeySource, RemovedKeys};
+pub use caller::{Caller, address_key, caller_key, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_bucket, header_value, is_forwarding_field};
+pub use consumer::{Consumer, OwnedConsumer};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
 pub use key::{KeyPart, KeyPlan, Subject, TokenHash};

@@ -63,6 +63,7 @@
 //! - [`http1`]: HTTP/1.1 messages as bytes, read strictly.
 //! - [`transport`]: what carries HTTP: sockets, TLS, tunnels.
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
+//! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
@@ -90,6 +91,7 @@
 //! - [`secret`]: the secret that the gateways of one store share.
 
 pub mod admin;
+pub mod auth;
 pub mod balance;
 pub mod cli;
 pub mod client_usage;

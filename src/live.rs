@@ -1,13 +1,13 @@
-//! [`LiveSnapshot`]: the compiled configuration of new requests, which a reload replaces.
+//! What a reload replaces: [`LiveSnapshot`], the compiled configuration of new requests, and [`LiveConsumers`].
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
-use crate::snapshot::Snapshot;
+use crate::{auth::ConsumerTable, snapshot::Snapshot};
 
 /// The current [`Snapshot`] and its generation. A worker checks the generation for every request,
 /// which is one atomic load, and loads the snapshot only after a change.
@@ -38,5 +38,26 @@ impl LiveSnapshot {
     pub fn replace(&self, snapshot: Snapshot) -> u64 {
         self.snapshot.store(Arc::new(snapshot));
         self.generation.fetch_add(1, Ordering::Release) + 1
+    }
+}
+
+/// The current consumers. They are no part of the snapshot, because they change more often, and alone.
+#[derive(Debug, Default)]
+pub struct LiveConsumers(ArcSwap<ConsumerTable>);
+
+impl LiveConsumers {
+    /// Starts with `consumers`.
+    pub fn new(consumers: Arc<ConsumerTable>) -> Self {
+        Self(ArcSwap::new(consumers))
+    }
+
+    /// The current consumers, for the time of a lookup.
+    pub fn load(&self) -> Guard<Arc<ConsumerTable>> {
+        self.0.load()
+    }
+
+    /// Replaces the consumers.
+    pub fn replace(&self, consumers: Arc<ConsumerTable>) {
+        self.0.store(consumers);
     }
 }

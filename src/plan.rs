@@ -53,13 +53,15 @@ pub use self::{
 use crate::{
     error::GatewayError,
     http1::Fields,
-    identity::{ClientAddress, CredentialSource, KeyPlan, KeySecret, Subject, TokenHash},
+    identity::{
+        ClientAddress, Consumer, CredentialSource, KeyPlan, KeySecret, Subject, TokenHash,
+    },
     limit::Charge,
     route::{
         ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{Slashes, normalize, routed_form},
     },
-    snapshot::{Action, PlannedCharge, Route, Snapshot},
+    snapshot::{Action, ChargePlanError, PlannedCharge, Route, Snapshot},
 };
 
 /// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
@@ -118,13 +120,23 @@ impl<'r> RequestAttributes<'r> {
         source: &RequestSource<'r>,
         request: RequestView<'r>,
     ) -> Result<Self, GatewayError> {
-        let slashes = snapshot.http.slashes;
-        let path = normalize(request.path, slashes).map_err(GatewayError::Path)?;
+        let path = normalize(request.path, snapshot.http.slashes).map_err(GatewayError::Path)?;
+        Ok(Self::of_normalized(snapshot, source, request, path))
+    }
+
+    /// Reads the attributes of a request, of which `path` is the path in normal form.
+    #[inline]
+    pub fn of_normalized(
+        snapshot: &'r Snapshot,
+        source: &RequestSource<'r>,
+        request: RequestView<'r>,
+        path: Cow<'r, str>,
+    ) -> Self {
         let identity = &snapshot.identity;
-        Ok(Self {
+        Self {
             client: source.client(identity, request.headers),
             host: request.host,
-            routed_path: routed_path(&path, slashes),
+            routed_path: routed_path(&path, snapshot.http.slashes),
             path,
             method: request.method,
             query: request.query,
@@ -132,7 +144,7 @@ impl<'r> RequestAttributes<'r> {
             token_sources: source.token_sources(identity),
             token_hash: Cell::default(),
             is_from_trusted_proxy: source.is_from_trusted_proxy(identity),
-        })
+        }
     }
 
     /// The path as routes and keys see it.
@@ -193,20 +205,51 @@ impl MatchedRoute<'_> {
     /// Calls `read` with the subject that keys are read from.
     #[inline]
     pub fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
-        let request = self.request;
-        read(&Subject {
-            client: request.client,
-            host: &request.host,
-            method: request.method,
-            route: &self.route.name,
-            path: request.routed_path(),
-            param: &|name| self.params.get(name),
-            query: request.query,
-            headers: request.headers,
-            token_sources: request.token_sources,
-            token_hash: Some(&request.token_hash),
-            ipv6_prefix: self.ipv6_prefix,
-        })
+        let (request, param) = (self.request, &|name: &str| self.params.get(name));
+        read(&request.subject(self.route, self.ipv6_prefix, param))
+    }
+}
+
+impl RequestAttributes<'_> {
+    /// The subject that keys are read from, on `route`, without a consumer.
+    #[inline]
+    fn subject<'s>(
+        &'s self,
+        route: &'s Route,
+        ipv6_prefix: u8,
+        param: &'s dyn Fn(&str) -> Option<&'s str>,
+    ) -> Subject<'s> {
+        Subject {
+            client: self.client,
+            host: &self.host,
+            method: self.method,
+            route: &route.name,
+            path: self.routed_path(),
+            param,
+            query: self.query,
+            headers: self.headers,
+            token_sources: self.token_sources,
+            token_hash: Some(&self.token_hash),
+            ipv6_prefix,
+            consumer: None,
+        }
+    }
+
+    /// Calls `read` with the subject of a request of `consumer` on `route`, which was found before.
+    pub fn with_consumer<T>(
+        &self,
+        route: &Route,
+        ipv6_prefix: u8,
+        consumer: Option<Consumer<'_>>,
+        read: impl FnOnce(&Subject<'_>) -> T,
+    ) -> T {
+        let captures = OnceCell::new();
+        let param = |name: &str| {
+            let captures =
+                captures.get_or_init(|| route.edits.pattern.captures(self.routed_path()));
+            captures.iter().find(|(param, _)| *param == name).map(|(_, value)| *value)
+        };
+        read(&Subject { consumer, ..self.subject(route, ipv6_prefix, &param) })
     }
 }
 
@@ -232,9 +275,10 @@ fn planned_charges(
 ) -> Result<PlannedCharges, GatewayError> {
     let mut charges = PlannedCharges::new();
     for (index, policy) in route.limits.iter().enumerate() {
-        policy
-            .add_charges(index, subject, secret, &mut charges)
-            .map_err(GatewayError::UnreadableCharge)?;
+        policy.add_charges(index, subject, secret, &mut charges).map_err(|error| match error {
+            ChargePlanError::PlanBlocked => GatewayError::PlanBlocked,
+            error => GatewayError::UnreadableCharge(error),
+        })?;
     }
     Ok(charges)
 }
@@ -263,11 +307,11 @@ fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
     plan.key(&subject, KeySecret(0, 0)).ok().map(|key| key as u64)
 }
 
-/// The charge for the planned charge `planned`: the limit in the caller's tier, the key and the cost. `None`: the route
+/// The charge for the planned charge `planned`: the limit with the caller's quota, the key and the cost. `None`: the route
 /// has no such limit.
 #[inline]
 pub fn charge_for<'a>(route: &'a Route, planned: &PlannedCharge) -> Option<Charge<'a>> {
     let policy = route.limits.get(usize::from(planned.limit_index))?;
-    let limit = policy.limit_for_tier(planned.tier);
+    let limit = policy.limit_with(planned.quota);
     Some(Charge { limit, key: planned.key, cost: planned.cost })
 }

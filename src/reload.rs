@@ -8,8 +8,10 @@
 //! | file | content |
 //! |---|---|
 //! | `watch` | reloads when a file changes |
+//! | `consumers` | reads the consumers again when their file changes, and nothing else |
 //! | `folders` | finds the folders to watch: the file's, and those of links on the way to it |
 
+mod consumers;
 mod folders;
 mod watch;
 
@@ -27,6 +29,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+use self::consumers::FileStamp;
+pub(crate) use self::consumers::LoadedConsumers;
 use crate::{
     config::{self, Config, EnvLookup, Environment, Faults, LoadedConfig},
     file::{self, FileError},
@@ -107,6 +111,8 @@ struct LastRead {
     config: Result<Vec<u8>, String>,
     /// The files of certificates and keys.
     tls_files: Vec<TlsFile>,
+    /// The file of consumers when it was read; `None` without such a file.
+    consumers: Option<FileStamp>,
 }
 
 /// A compiled configuration.
@@ -114,6 +120,7 @@ struct Compiled {
     loaded: LoadedConfig,
     snapshot: Snapshot,
     traces: Option<ExportSettings>,
+    consumers: LoadedConsumers,
 }
 
 /// The contents that a reload reads: the configuration file, and the known files of certificates.
@@ -139,6 +146,7 @@ impl Reloader {
         let last_read = LastRead {
             config: Ok(initial.source.text().as_bytes().to_vec()),
             tls_files: shared.live.snapshot().tls_files(),
+            consumers: None,
         };
         Self {
             is_regular: fs::metadata(&path).is_ok_and(|file| file.is_file()),
@@ -158,6 +166,12 @@ impl Reloader {
             load: Snapshot::load_bytes,
             timeout: TIMEOUT,
         }
+    }
+
+    /// The same reloader, for a gateway that was started with `consumers`.
+    pub(crate) fn with_consumers(self, consumers: &LoadedConsumers) -> Self {
+        self.last_read.lock().consumers = consumers.stamp;
+        self
     }
 
     /// The same reloader for a configuration without a file: every reload fails with a fault.
@@ -246,12 +260,15 @@ impl Reloader {
             Err(error) => Err(config::unreadable(&self.path, error).into()),
         };
         match read {
-            Ok((config, tls_files)) => *last_read = LastRead { config: Ok(config), tls_files },
+            Ok((config, tls_files)) => {
+                last_read.config = Ok(config);
+                last_read.tls_files = tls_files;
+            }
             Err(error) => last_read.config = Err(error.to_string()),
         }
         let path = self.path.display();
         match compiled {
-            Ok(Compiled { loaded, snapshot, traces }) => {
+            Ok(Compiled { loaded, snapshot, traces, consumers }) => {
                 self.shared.traces.configure(traces);
                 if let (Some(throttle), Some(settings)) =
                     (&self.shared.throttle, &snapshot.throttle)
@@ -261,6 +278,8 @@ impl Reloader {
                 // As the compiler read them: they may have changed since `read`.
                 last_read.tls_files = snapshot.tls_files();
                 self.shared.upstreams.apply(&snapshot.upstreams);
+                last_read.consumers = consumers.stamp;
+                self.shared.consumers.replace(consumers.table);
                 let generation = self.shared.live.replace(snapshot);
                 *self.live.lock() = LiveConfig { generation, loaded: Arc::new(loaded) };
                 self.record_outcome(Vec::new());
@@ -297,7 +316,8 @@ impl Reloader {
                 return Err(faults.into());
             }
             let traces = snapshot.export_settings(&loaded.source, &*self.env)?;
-            Ok(Compiled { loaded, snapshot, traces })
+            let consumers = LoadedConsumers::read(&snapshot.consumers, self.timeout)?;
+            Ok(Compiled { loaded, snapshot, traces, consumers })
         })
     }
 

@@ -11,11 +11,12 @@
 //! | `compile` | assembles the snapshot from its sections |
 //! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
+//! | `auth`, `consumers`, `plans` | ways to authenticate, the consumers and the quotas of their plans |
 //! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
-//! | `notes`, `caller_notes`, `bypass_notes` | notes on valid settings that are rarely intended |
+//! | `notes`, `caller_notes`, `bypass_notes`, `auth_notes` | notes on valid settings that are rarely intended |
 //! | `files` | checks of the files that a configuration names |
 //! | `certificates` | the certificates in use, and their expiry |
 //!
@@ -37,12 +38,15 @@
 mod access;
 mod access_log;
 mod algorithm;
+mod auth;
+mod auth_notes;
 mod balance;
 mod bypass_notes;
 mod caller_notes;
 mod certificates;
 mod compile;
 mod compress;
+mod consumers;
 mod cors;
 mod error_bodies;
 mod files;
@@ -53,6 +57,7 @@ mod mirror;
 mod notes;
 mod origins;
 mod parts;
+mod plans;
 mod policy;
 mod quota;
 mod redirect;
@@ -76,16 +81,21 @@ use smallvec::SmallVec;
 
 pub use self::access::AccessRules;
 pub use self::certificates::CertificateUse;
+pub use self::consumers::{ConsumerSource, ConsumersFile};
 pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
 pub use self::error_bodies::{BodyValues, ErrorBodies, ErrorBody, escape_markup};
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
-pub use self::policy::{ChargePlanError, Cost, LimitPolicy, PlannedCharge, Tier, TierMatch};
+pub use self::policy::{
+    ChargePlanError, Cost, LimitPolicy, PlanLimit, PlanTier, PlannedCharge, QuotaChoice, Tier,
+    TierMatch,
+};
 pub use self::traces::TraceRules;
 
 use crate::{
+    auth::RouteAuth,
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
     connection_state::ClientTimeouts,
@@ -123,6 +133,8 @@ pub struct Snapshot {
     pub throttle: Option<ThrottleSettings>,
     /// Sampling, and the destination of spans; `None`: no traces.
     pub traces: Option<TraceRules>,
+    /// Where the consumers are.
+    pub consumers: ConsumerSource,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
     pub notes: Vec<Fault>,
@@ -199,6 +211,8 @@ pub struct Route {
     pub hash_key: Option<KeyPlan>,
     /// The limits that requests are charged to; all must admit a request.
     pub limits: SmallVec<[Arc<LimitPolicy>; 4]>,
+    /// How requests authenticate; `None`: they do not.
+    pub auth: Option<Box<RouteAuth>>,
     /// True if the throttle applies.
     pub throttle: bool,
     /// The prefix that is removed from the path before forwarding; without a slash at its end.

@@ -35,11 +35,11 @@ pub use self::{
     path::PathTemplate,
     url::UrlTemplate,
 };
-use crate::http1::Fields;
+use crate::{http1::Fields, identity::Consumer};
 
 /// The variables, for messages.
 pub const VARIABLES: &str = "{client_ip}, {host}, {method}, {scheme}, {request_id}, {route}, {path}, {query}, \
-     {path.NAME} or {header.NAME}; `{{` and `}}` are braces";
+     {consumer}, {plan}, {path.NAME} or {header.NAME}; `{{` and `}}` are braces";
 
 /// A value of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -60,6 +60,10 @@ pub enum Variable {
     Path,
     /// The query as sent, without the question mark.
     Query,
+    /// The name of the consumer; empty without one.
+    Consumer,
+    /// The name of the consumer's plan; empty without one.
+    Plan,
     /// A parameter of the route's path.
     PathParam(Box<str>),
     /// The values of a request's header, separated by commas.
@@ -100,6 +104,8 @@ pub struct TemplateValues<'r> {
     pub query: Option<&'r str>,
     /// The parameters of the path.
     pub params: &'r [(&'r str, &'r str)],
+    /// Who sends the request, if that is known.
+    pub consumer: Option<Consumer<'r>>,
     /// The request's headers.
     pub headers: Option<&'r Fields>,
 }
@@ -116,6 +122,7 @@ impl Default for TemplateValues<'_> {
             path: "/",
             query: None,
             params: &[],
+            consumer: None,
             headers: None,
         }
     }
@@ -132,6 +139,8 @@ impl Variable {
             "route" => Self::Route,
             "path" => Self::Path,
             "query" => Self::Query,
+            "consumer" => Self::Consumer,
+            "plan" => Self::Plan,
             _ => match name.split_once('.')? {
                 ("path", name) if !name.is_empty() => Self::PathParam(name.into()),
                 ("header", name) => Self::Header(name.parse().ok()?),
@@ -149,7 +158,12 @@ impl Variable {
             | Self::Query
             | Self::PathParam(_)
             | Self::Header(_) => true,
-            Self::ClientIp | Self::Scheme | Self::RequestId | Self::Route => false,
+            Self::ClientIp
+            | Self::Scheme
+            | Self::RequestId
+            | Self::Route
+            | Self::Consumer
+            | Self::Plan => false,
         }
     }
 
@@ -171,6 +185,14 @@ impl Variable {
             Self::Route => push(values.route.as_bytes()),
             Self::Path => push(values.path.as_bytes()),
             Self::Query => push(values.query.unwrap_or_default().as_bytes()),
+            Self::Consumer => {
+                let name = values.consumer.map(|consumer| consumer.name);
+                push(name.unwrap_or_default().as_bytes());
+            }
+            Self::Plan => {
+                let plan = values.consumer.and_then(|consumer| consumer.plan);
+                push(plan.unwrap_or_default().as_bytes());
+            }
             Self::PathParam(name) => {
                 let param = values.params.iter().find(|(param, _)| *param == &**name);
                 push(param.map_or("", |(_, value)| value).as_bytes());
@@ -200,6 +222,8 @@ impl fmt::Display for Variable {
             Self::Route => f.write_str("{route}"),
             Self::Path => f.write_str("{path}"),
             Self::Query => f.write_str("{query}"),
+            Self::Consumer => f.write_str("{consumer}"),
+            Self::Plan => f.write_str("{plan}"),
             Self::PathParam(name) => write!(f, "{{path.{name}}}"),
             Self::Header(name) => write!(f, "{{header.{name}}}"),
         }

@@ -21,7 +21,7 @@ use crate::{
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{Cost, LimitPolicy, Snapshot, Tier, TierMatch},
+    snapshot::{Cost, LimitPolicy, QuotaChoice, Snapshot, Tier, TierMatch},
 };
 
 /// The limits in force.
@@ -145,7 +145,7 @@ pub(super) async fn show(
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let limit = policy.limit_for_tier(query.tier);
+    let limit = policy.limit_with(query.quota);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
@@ -195,7 +195,7 @@ pub(super) async fn reset(
 #[derive(Debug, Eq, PartialEq)]
 struct CallerQuery {
     key: Key,
-    tier: Option<u16>,
+    quota: QuotaChoice,
 }
 
 /// The limit called `name` and the caller in the query, or the status and detail of the error.
@@ -304,7 +304,8 @@ fn parse_caller(
         }
     };
     let tier = tier.map(|tier| parse_tier(tier, policy)).transpose()?;
-    Ok(CallerQuery { key: Key(key), tier })
+    let quota = tier.map_or(QuotaChoice::Own, QuotaChoice::Tier);
+    Ok(CallerQuery { key: Key(key), quota })
 }
 
 /// Parses a key's hash, written as in Redis.

@@ -27,6 +27,9 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
             if let Some(faults) = secret_fault(&loaded, env) {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
+            if let Err(faults) = snapshot.consumers.load() {
+                return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
+            }
             let config = &loaded.config;
             let certificates = snapshot.certificate_notes(&loaded.source, clock.now());
             let notes = snapshot.notes.iter().chain(&certificates);

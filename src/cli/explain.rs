@@ -1,5 +1,6 @@
 //! `tidegate explain`: prints what would happen to one request.
 
+mod caller;
 mod chosen_target;
 mod explanation;
 mod limit_explanation;
@@ -10,6 +11,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use self::caller::ExplainedCaller;
 use self::explanation::Explanation;
 use self::request::Request;
 use super::config_file::{ConfigOption, is_config};
@@ -28,6 +30,9 @@ pub(super) struct ExplainArgs {
     /// A header, such as 'accept: text/plain'; may be repeated.
     #[arg(long = "header", short = 'H', value_name = "HEADER")]
     headers: Vec<String>,
+    /// The consumer that sends the request, on a route with `auth`; if left out, the headers authenticate.
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
     /// The address that the connection comes from.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     client: IpAddr,
@@ -72,12 +77,17 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
-    let ExplainArgs { method, headers, client, .. } = arguments;
+    let ExplainArgs { method, headers, client, consumer, .. } = arguments;
+    let consumers = match snapshot.consumers.load() {
+        Ok(consumers) => consumers,
+        Err(faults) => return print_error(&faults),
+    };
     let request = match Request::new(method, url, headers, *client) {
         Ok(request) => request,
         Err(fault) => return print_error(&format!("tidegate: {fault}")),
     };
-    let explanation = Explanation::new(&snapshot, &request, Clock::system().store_time());
+    let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };
+    let explanation = Explanation::new(&snapshot, &request, caller, Clock::system().store_time());
     if arguments.json {
         let text = serde_json::to_string_pretty(&explanation);
         return match text {

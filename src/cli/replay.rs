@@ -104,10 +104,12 @@ fn prepare(arguments: &ReplayArgs, env: EnvLookup<'_>) -> Result<(replay::Replay
     let (file, logs) = files(arguments)?;
     for path in iter::once(file).chain(arguments.compare.as_deref()) {
         let (config, snapshot) = load(path, env)?;
+        let consumers = snapshot.consumers.load().map_err(|faults| print_error(&faults))?;
         let secret = || getrandom::u64().map_err(|_| Exit::Internal);
         let (name, max_keys) = (path.display().to_string(), config.store.memory.max_keys);
         let secret = KeySecret(secret()?, secret()?);
-        configs.push(ConfigReplay::new(&name, snapshot, max_keys as usize, secret));
+        let config = ConfigReplay::new(&name, snapshot, max_keys as usize, secret);
+        configs.push(config.with_consumers(consumers));
     }
     let logs = logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     Ok((replay::Replay::new(configs, &arguments.host), logs))

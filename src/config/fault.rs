@@ -174,7 +174,8 @@ fn truncate(text: &str) -> String {
 }
 
 /// Keys with names like those of credentials, whose values are harmless.
-const HARMLESS_KEYS: [&str; 4] = ["credentials", "hash_key", "key", "max_keys"];
+const HARMLESS_KEYS: [&str; 6] =
+    ["auth_optional", "credentials", "forward_credentials", "hash_key", "key", "max_keys"];
 /// Prefixes of values that only name where a credential is.
 const REFERENCES: [&str; 5] = ["env:", "file:", "header:", "cookie:", "query:"];
 

@@ -5,8 +5,8 @@ use super::suggest::suggest;
 use crate::identity::KeyPart;
 
 impl ScalarValue for KeyPart {
-    const EXPECTED: &'static str = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or query:NAME";
-    const PATTERN: &'static str = "^(client_ip|token|host|method|route|path|(path|query):.+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
+    const EXPECTED: &'static str = "client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, cookie:NAME or query:NAME";
+    const PATTERN: &'static str = "^(client_ip|token|consumer|plan|host|method|route|path|(path|query):.+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
     const EXAMPLE: &'static str = "client_ip";
 
     fn parse(text: &str) -> Option<Self> {
@@ -14,6 +14,8 @@ impl ScalarValue for KeyPart {
             None => match text {
                 "client_ip" => Self::ClientIp,
                 "token" => Self::Token,
+                "consumer" => Self::Consumer,
+                "plan" => Self::Plan,
                 "host" => Self::Host,
                 "method" => Self::Method,
                 "route" => Self::Route,
@@ -34,7 +36,7 @@ impl ScalarValue for KeyPart {
 }
 
 /// Other names for the parts, such as those of other gateways, each with ours.
-const OTHER_WORDS: [(&str, &str); 17] = [
+const OTHER_WORDS: [(&str, &str); 19] = [
     ("ip", "client_ip"),
     ("address", "client_ip"),
     ("client", "client_ip"),
@@ -42,6 +44,8 @@ const OTHER_WORDS: [(&str, &str); 17] = [
     ("remote_address", "client_ip"),
     ("source_ip", "client_ip"),
     ("user", "token"),
+    ("customer", "consumer"),
+    ("tenant", "consumer"),
     ("authorization", "header:authorization"),
     ("uri", "path"),
     ("url", "path"),
@@ -57,7 +61,7 @@ const OTHER_WORDS: [(&str, &str); 17] = [
 /// The part that an invalid `text` probably means.
 fn meant(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase().replace('-', "_");
-    let parts = ["client_ip", "token", "host", "method", "route", "path"];
+    let parts = ["client_ip", "token", "consumer", "plan", "host", "method", "route", "path"];
     let kinds = ["header", "cookie", "query", "path"];
     let other = |word: &str| {
         let found = OTHER_WORDS.iter().find(|(other, _)| *other == word);

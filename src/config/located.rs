@@ -10,7 +10,7 @@ use std::sync::Arc;
 use saphyr_parser::{Marker, Parser, Span};
 
 use self::builder::Builder;
-use self::syntax::{control_character, syntax_fault};
+pub(super) use self::syntax::{control_character, syntax_fault};
 use super::fault::{Location, Mismatch, redact_url_credentials};
 use super::secret::EnvLookup;
 
@@ -114,7 +114,7 @@ impl LocatedEntry {
     }
 }
 
-type LocatedMismatch = (Location, Mismatch);
+pub(super) type LocatedMismatch = (Location, Mismatch);
 
 /// A document.
 pub(super) struct LocatedTree {
@@ -156,7 +156,7 @@ fn location(marker: Marker, width: usize) -> Location {
     Location { line: marker.line().max(1), column: marker.col() + 1, width: width.max(1) }
 }
 
-fn span_location(span: Span) -> Location {
+pub(super) fn span_location(span: Span) -> Location {
     let one_line = span.end.line() == span.start.line();
     let width = if one_line { span.end.col().saturating_sub(span.start.col()) } else { usize::MAX };
     location(span.start, width)

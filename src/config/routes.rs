@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::compress::Compress;
+use super::consumers::RouteConsumersConfig;
 use super::cors::Cors;
 use super::error_bodies::ErrorBodyConfig;
 use super::method::Method;
@@ -39,6 +40,14 @@ pub struct RouteConfig {
     /// charged to none.
     #[serde(default)]
     pub limits: Vec<String>,
+    /// Names of the ways to authenticate. The first one whose credentials a request has decides. Default: none.
+    #[serde(default)]
+    pub auth: Vec<String>,
+    /// Admit requests without credentials; wrong ones are refused all the same.
+    #[serde(default)]
+    pub auth_optional: bool,
+    /// Consumers that may use the route; others get a 403. Default: all.
+    pub consumers: Option<RouteConsumersConfig>,
     /// Apply the `throttle` section to this route.
     #[serde(default = "RouteConfig::default_throttle")]
     pub throttle: bool,

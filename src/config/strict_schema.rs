@@ -26,7 +26,8 @@ const PATH_TEXT: &str = "([!$%&'()*+,.0-9:=@A-Z_a-z~\"|^`\\[\\]-]|\\{\\{|\\}\\})
 const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
 /// Lists that need at least one item: a definition, and its key.
-const NOT_EMPTY: [(&str, &str); 13] = [
+const NOT_EMPTY: [(&str, &str); 14] = [
+    ("ApiKeyConfig", "from"),
     ("AccessLogConfig", "fields"),
     ("Tls", "certificates"),
     ("ProxyProtocol", "from"),
@@ -43,7 +44,9 @@ const NOT_EMPTY: [(&str, &str); 13] = [
 ];
 
 /// Lists whose items must be unique.
-const UNIQUE: [(&str, &str); 6] = [
+const UNIQUE: [(&str, &str); 8] = [
+    ("ApiKeyConfig", "from"),
+    ("RouteConfig", "auth"),
     ("AccessLogConfig", "fields"),
     ("LimitConfig", "key"),
     ("RouteConfig", "limits"),
@@ -53,7 +56,8 @@ const UNIQUE: [(&str, &str); 6] = [
 ];
 
 /// Definitions that need exactly one of the listed keys.
-const ONE_OF: [(&str, &[&str]); 4] = [
+const ONE_OF: [(&str, &[&str]); 5] = [
+    ("AuthMethodConfig", &["api_key", "certificate"]),
     ("UpstreamConfig", &["targets", "respond"]),
     ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
     ("ErrorBodyConfig", &["file", "body"]),
@@ -72,7 +76,7 @@ const HEADER_NAMES: [(&str, &str); 4] = [
 pub(super) fn tighten(schema: &mut Value) {
     let definitions = schema["$defs"].clone();
     tighten_amounts(schema, &definitions);
-    for name in ["limits", "upstreams"] {
+    for name in ["auth", "limits", "plans", "upstreams"] {
         schema["properties"][name]["propertyNames"] = json!({"pattern": NAME});
     }
     let rate = format!(

@@ -16,7 +16,7 @@ use crate::{
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, StateCell},
     snapshot::ListenerRules,
-    tls::{ALPN_HTTP2, SelectedCertificate, ServerCertificates},
+    tls::{ALPN_HTTP2, ClientCertificate, SelectedCertificate, ServerCertificates},
     transport::{RawSocket, ReadBuffer, Transport},
     upstream::ProxiedClient,
 };
@@ -42,6 +42,8 @@ pub struct AcceptedConnection {
     pub proxied: Option<ProxiedClient>,
     /// The certificate of the connection, with TLS.
     pub certificate: Option<SelectedCertificate>,
+    /// The client's certificate, if it has sent one.
+    pub client_certificate: Option<Box<ClientCertificate>>,
 }
 
 /// The reason why a connection was closed before HTTP began.
@@ -85,7 +87,14 @@ impl AcceptedConnection {
     /// A connection that begins with HTTP/1.
     pub fn plain(socket: TcpStream) -> Self {
         let (transport, already_read) = (socket.into(), ReadBuffer::default());
-        Self { transport, already_read, is_http2: false, proxied: None, certificate: None }
+        Self {
+            transport,
+            already_read,
+            is_http2: false,
+            proxied: None,
+            certificate: None,
+            client_certificate: None,
+        }
     }
 }
 
@@ -166,9 +175,16 @@ async fn open(
     if let Some(names) = &rules.tls {
         let (stream, name) = accept_tls(socket, names).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
-        let transport = Transport::from(tokio_rustls::TlsStream::Server(stream));
-        let (already_read, certificate) = (ReadBuffer::default(), Some(name));
-        return Ok(AcceptedConnection { transport, already_read, is_http2, proxied, certificate });
+        let sent = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let client_certificate = sent.map(|sent| Box::new(ClientCertificate::read(sent)));
+        return Ok(AcceptedConnection {
+            transport: Transport::from(tokio_rustls::TlsStream::Server(stream)),
+            already_read: ReadBuffer::default(),
+            is_http2,
+            proxied,
+            certificate: Some(name),
+            client_certificate,
+        });
     }
     let (mut already_read, mut is_http2) = (ReadBuffer::default(), false);
     if rules.http2 {
@@ -181,6 +197,7 @@ async fn open(
         is_http2,
         proxied,
         certificate: None,
+        client_certificate: None,
     })
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
-    snapshot::PlannedCharge,
+    snapshot::{PlannedCharge, QuotaChoice},
     store::Correction,
 };
 
@@ -22,8 +22,8 @@ pub(super) type ChargedLimits = SmallVec<[ChargedLimit; 2]>;
 #[derive(Clone)]
 pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
-    /// The index of the caller's tier in the limit; `None` if the limit's own quota applies.
-    tier: Option<u16>,
+    /// The quota that applies to the caller.
+    quota: QuotaChoice,
     key: Key,
     cost: u32,
     pub(super) outcome: Outcome,
@@ -45,13 +45,13 @@ impl ChargedLimit {
     /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
     fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
-        let PlannedCharge { key, cost, tier, .. } = *planned;
-        Some(Self { rule, tier, key, cost, outcome: Outcome::NotCharged })
+        let PlannedCharge { key, cost, quota, .. } = *planned;
+        Some(Self { rule, quota, key, cost, outcome: Outcome::NotCharged })
     }
 
-    /// The limit, in the caller's tier.
+    /// The limit, with the caller's quota.
     pub(super) fn limit(&self) -> &Arc<Limit> {
-        self.rule.policy.limit_for_tier(self.tier)
+        self.rule.policy.limit_with(self.quota)
     }
 
     /// The rule and its counters.

@@ -1,6 +1,6 @@
 //! The checks of a request before its limits are charged.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use super::{
     Gateway, Peer,
@@ -9,6 +9,7 @@ use super::{
     rules::{WorkerRoute, WorkerRules},
 };
 use crate::{
+    auth::RouteAuth,
     error::GatewayError,
     http1::RequestHead,
     identity::Caller,
@@ -42,17 +43,22 @@ impl Gateway {
         peer: &Peer,
         head: &RequestHead,
     ) -> RequestDecision {
+        decide(&rules.snapshot, &self.decision_input(peer), RequestView::of(head))
+    }
+
+    /// What decisions on requests of `peer` need to know.
+    #[inline]
+    pub(super) fn decision_input<'p>(&'p self, peer: &'p Peer) -> DecisionInput<'p> {
         let key_secret = self.shared.store.key_secret();
         let caller = CallerBucket::Hashed(key_secret);
-        let input = DecisionInput {
+        DecisionInput {
             source: RequestSource::Request { peer: peer.address, caller },
             via: Some(&self.shared.via),
             redirect_https: peer.redirect_https,
             certificate: peer.certificate.as_ref(),
             key_secret,
             throttle_secret: self.throttle_secret,
-        };
-        decide(&rules.snapshot, &input, RequestView::of(head))
+        }
     }
 
     /// Executes the decision, up to the charging of limits.
@@ -61,6 +67,7 @@ impl Gateway {
     /// The request is refused.
     pub(super) fn check<'n>(
         &self,
+        peer: &Peer,
         request: &mut RequestContext,
         next: &'n mut NextStep,
     ) -> Result<CheckOutcome<'n>, GatewayError> {
@@ -71,7 +78,9 @@ impl Gateway {
                 // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
-            NextStep::Proceed(plan) => self.enter_route(request, plan).map(CheckOutcome::Admitted),
+            NextStep::Proceed(plan) => {
+                self.enter_route(peer, request, plan).map(CheckOutcome::Admitted)
+            }
         };
         request.ledger.admission = match &checked {
             Ok(_) => Admission::Unlimited,
@@ -84,9 +93,11 @@ impl Gateway {
     }
 
     /// Runs the checks that need state, in this order: the number of requests in flight from the client's address, the
-    /// throttle, and the refusal that the plan postponed until after the throttle.
+    /// throttle, the refusal that the plan postponed until after the throttle, and on a route with `auth` who sends the
+    /// request (`authentication.rs`).
     fn enter_route<'n>(
         &self,
+        peer: &Peer,
         request: &mut RequestContext,
         plan: &'n mut RoutePlan,
     ) -> Result<AdmittedRequest<'n>, GatewayError> {
@@ -95,13 +106,47 @@ impl Gateway {
         let route = Rc::clone(&request.rules().routes[plan.route]);
         let timeout = route.settings.request_timeout.map(|timeout| timeout.as_millis() as u64);
         request.client.state().set_request_timeout(timeout);
+        let auth = route.settings.auth.as_deref();
+        let identified = match auth {
+            None => Ok(()),
+            Some(auth) => self.identify_caller(peer, request, auth, plan)?,
+        };
         if let Some(caller) = &plan.caller {
             self.admit(request, caller)?;
         }
-        match plan.refused_after_throttle.take() {
-            Some(error) => Err(error),
-            None => Ok(AdmittedRequest { route, plan }),
+        if let Some(error) = plan.refused_after_throttle.take() {
+            return Err(error);
         }
+        identified?;
+        if auth.is_some() {
+            self.complete_plan(peer, request, &route.settings, plan)?;
+        }
+        Ok(AdmittedRequest { route, plan })
+    }
+
+    /// Finds out who sends the request, as the caller that the throttle then checks. The inner result is the refusal of
+    /// wrong credentials, which follows the throttle's.
+    ///
+    /// # Errors
+    ///
+    /// The client's address is blocked.
+    fn identify_caller(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        auth: &RouteAuth,
+        plan: &mut RoutePlan,
+    ) -> Result<Result<(), GatewayError>, GatewayError> {
+        let identified = self.identify(peer, request, auth);
+        if let Err(GatewayError::TooManyFailures(blocked)) = &identified {
+            request.ledger.refused_by.push(Arc::clone(&blocked.limit));
+            return identified.map(Ok);
+        }
+        if request.rules().routes[plan.route].settings.throttle {
+            plan.caller = self.authenticated_caller(request);
+            self.count_caller(plan.caller.as_ref());
+        }
+        Ok(identified)
     }
 
     /// Counts the request for its client's address until its response ends. This also bounds the upstream connections

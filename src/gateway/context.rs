@@ -101,6 +101,7 @@ impl RequestContext {
             path: self.path(),
             client_ip: self.ledger.client_ip,
             request_id: self.ledger.request_id.as_bytes(),
+            consumer: self.ledger.consumer.as_ref(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
             slashes: self.ledger.rules.snapshot.http.slashes,
@@ -110,13 +111,14 @@ impl RequestContext {
     /// What forwarding on `route` reads and records.
     pub(super) fn forwarding<'r>(&'r mut self, route: &'r WorkerRoute) -> Forwarding<'r> {
         let Self { head, path, ledger, .. } = self;
-        let Ledger { rules, request_id, attempts, tracing, .. } = ledger;
+        let Ledger { rules, request_id, consumer, attempts, tracing, .. } = ledger;
         let routed = RoutedRequest {
             route: &route.settings,
             head,
             path: path.as_deref().unwrap_or_else(|| head.path()),
             client_ip: ledger.client_ip,
             request_id: request_id.as_bytes(),
+            consumer: consumer.as_ref(),
             connection_scheme: self.connection_scheme,
             from_trusted_proxy: self.from_trusted_proxy,
             slashes: rules.snapshot.http.slashes,

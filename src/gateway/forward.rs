@@ -129,6 +129,8 @@ impl Gateway {
             host: &edits.host,
             trace,
             changes,
+            consumer: routed.consumer,
+            removed_keys: routed.route.auth.as_ref().map(|auth| auth.removed_keys()),
             protected,
         })
     }

@@ -14,7 +14,7 @@ use crate::{
     clock::{Stopwatch, StoreTime},
     connection_state::CloseMode,
     http1::RequestHead,
-    identity::{KeySecret, TokenHash, token_hash},
+    identity::{KeySecret, OwnedConsumer, TokenHash, token_hash},
     limit::{Admission, Limit},
     metrics::{RouteCounters, WorkerMetrics},
     plan,
@@ -58,6 +58,8 @@ pub struct Ledger {
     pub(super) arrival: Arrival,
     /// The response's status, once there is one. For a gRPC refusal, the HTTP status of its error.
     status: Option<u16>,
+    /// Who sends the request, on a route with `auth`.
+    pub(super) consumer: Option<OwnedConsumer>,
     /// What the limits and the throttle decided.
     pub(super) admission: Admission,
     /// The enforced limits that refused the request, the one with the longest wait last.
@@ -114,6 +116,7 @@ impl Ledger {
             access_logger,
             arrival,
             status: None,
+            consumer: None,
             admission: Admission::NotChecked,
             refused_by: SmallVec::new(),
             delay: Cell::default(),
@@ -288,6 +291,7 @@ impl Ledger {
                 TokenHash::Missing => None,
                 TokenHash::Unread => token_hash(sources, &head.fields, logger.secret),
             }),
+            consumer: self.consumer().map_or("", |consumer| consumer.name),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: &host,
             path: facts.path,

@@ -26,7 +26,7 @@ impl Gateway {
     ) -> Result<LocalReply, GatewayError> {
         let charge = |request: &PlannedCharge| {
             let policy = limits.get(usize::from(request.limit_index))?;
-            let limit = policy.limit_for_tier(request.tier);
+            let limit = policy.limit_with(request.quota);
             Some(Charge { limit, key: request.key, cost: request.cost })
         };
         let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().filter_map(charge).collect();

@@ -177,10 +177,12 @@ impl WorkerRoute {
     }
 }
 
-/// The headers that limits of `route` depend on, and the headers that `route` removes or replaces. Sorted, without
+/// The headers that limits and authentication of `route` depend on, and the headers that it removes or replaces. Sorted, without
 /// duplicates.
 fn protected_names(route: &Route, tokens: &[CredentialSource]) -> Vec<HeaderName> {
     let mut names = counted_headers(&route.limits, tokens);
+    // A client could send one key to the gateway, and under an alias another one to the upstream.
+    names.extend(route.auth.iter().flat_map(|auth| auth.headers()).cloned());
     let rules = route.edits.request_headers.iter();
     names.extend(rules.flat_map(HeaderRules::dropped).cloned());
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));

@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
+    consumer::Consumer,
     extract::AmbiguousValue,
-    key::{FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink, Subject},
+    key::{
+        ADDRESS_TAG, CONSUMER_TAG, FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink, Subject,
+    },
     token::{CredentialSource, token},
 };
 use crate::{http1::Fields, secret::KeySecret};
@@ -43,6 +46,27 @@ impl Caller {
             return Ok(Self::Address(hash.finish() as u64));
         }
         Ok(Self::Tokens(tokens))
+    }
+
+    /// The caller on a route that authenticates: the consumer, under one hash for all of its credentials, or else the
+    /// client's address. A token that the gateway does not verify identifies no caller there.
+    pub fn authenticated(
+        consumer: Option<Consumer<'_>>,
+        client: IpAddr,
+        ipv6_prefix: u8,
+        secret: KeySecret,
+    ) -> Self {
+        let mut hash = KeyHasher::new(secret);
+        match consumer {
+            Some(Consumer { name, .. }) => {
+                hash.put(CONSUMER_TAG, name.as_bytes());
+                Self::Tokens(smallvec![hash.finish() as u64])
+            }
+            None => {
+                hash.add_address(FALLBACK_TAG, client, ipv6_prefix);
+                Self::Address(hash.finish() as u64)
+            }
+        }
     }
 }
 
@@ -87,6 +111,13 @@ pub fn caller_key(
     if hash.add_token(&token) {
         hash.add_address(FALLBACK_TAG, client, ipv6_prefix);
     }
+    hash.finish()
+}
+
+/// The key of limits by `client_ip`.
+pub fn address_key(client: IpAddr, ipv6_prefix: u8, secret: KeySecret) -> u128 {
+    let mut hash = KeyHasher::new(secret);
+    hash.add_address(ADDRESS_TAG, client, ipv6_prefix);
     hash.finish()
 }
 

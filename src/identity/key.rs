@@ -12,6 +12,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::{
     canonical::{canonical_path_param, strip_matrix_params},
     client::{ClientAddress, mask_address},
+    consumer::Consumer,
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{CredentialSource, Token, header_token, token},
 };
@@ -40,6 +41,10 @@ pub enum KeyPart {
     Cookie(String),
     /// A query parameter.
     Query(String),
+    /// The name of the consumer, on a route that authenticates.
+    Consumer,
+    /// The name of the consumer's plan.
+    Plan,
 }
 
 impl KeyPart {
@@ -56,15 +61,25 @@ impl KeyPart {
             Self::Header(_) => 8,
             Self::Cookie(_) => 9,
             Self::Query(_) => 10,
+            Self::Consumer => CONSUMER_TAG,
+            Self::Plan => 14,
         }
     }
 
     /// True if the part belongs to the caller, false if it belongs to the requested resource.
     pub fn identifies_caller(&self) -> bool {
         match self {
-            Self::Host | Self::Method | Self::Route | Self::Path | Self::PathParam(_) => false,
+            // A plan alone is shared by its consumers, as a route is by its callers.
+            Self::Host
+            | Self::Method
+            | Self::Route
+            | Self::Path
+            | Self::PathParam(_)
+            | Self::Plan => false,
             Self::Header(name) => *name != header::HOST,
-            Self::ClientIp | Self::Token | Self::Cookie(_) | Self::Query(_) => true,
+            Self::ClientIp | Self::Token | Self::Cookie(_) | Self::Query(_) | Self::Consumer => {
+                true
+            }
         }
     }
 
@@ -97,6 +112,14 @@ impl KeyPart {
             Self::Cookie(name) => single_cookie(subject.headers, name)?.unwrap_or_default(),
             Self::Query(name) => {
                 single_query_param(subject.query.unwrap_or_default(), name)?.unwrap_or_default()
+            }
+            Self::Consumer => {
+                let name = subject.consumer.map(|consumer| consumer.name);
+                Cow::Borrowed(name.unwrap_or_default().as_bytes())
+            }
+            Self::Plan => {
+                let plan = subject.consumer.and_then(|consumer| consumer.plan);
+                Cow::Borrowed(plan.unwrap_or_default().as_bytes())
             }
         })
     }
@@ -131,6 +154,8 @@ pub struct Subject<'r> {
     pub token_hash: Option<&'r Cell<TokenHash>>,
     /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
+    /// Who sends the request, if its route authenticates and has done so.
+    pub consumer: Option<Consumer<'r>>,
 }
 
 /// The keyed hash of a request's access token, which is its key for limits by `token`.
@@ -154,6 +179,8 @@ pub(super) const TOKEN_TAG: u8 = 2;
 pub(super) const SCHEME_TAG: u8 = 11;
 /// The tag of the hash by which a route's weight divides callers.
 pub(super) const SHARE_TAG: u8 = 12;
+/// The tag of a consumer's name.
+pub(super) const CONSUMER_TAG: u8 = 13;
 
 impl KeyPlan {
     /// The key of `subject`. A missing part counts as empty. If all parts that identify a caller are empty, the

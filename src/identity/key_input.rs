@@ -111,7 +111,9 @@ impl KeyPart {
             Self::Cookie(_) => cookie(bytes)?,
             Self::Path => strip_matrix_params(value).into_owned().into_bytes().into(),
             Self::Header(_) | Self::PathParam(_) | Self::Query(_) => word(bytes)?,
-            Self::ClientIp | Self::Method | Self::Route => bytes.into(),
+            Self::ClientIp | Self::Method | Self::Route | Self::Consumer | Self::Plan => {
+                bytes.into()
+            }
         })
     }
 }
@@ -148,7 +150,7 @@ mod tests {
     use crate::http1::Fields;
     use proptest::prelude::*;
 
-    use super::super::{AmbiguousValue, ClientAddress, Subject};
+    use super::super::{AmbiguousValue, ClientAddress, Consumer, Subject};
     use super::*;
 
     const SECRET: KeySecret = KeySecret(3, 4);
@@ -175,6 +177,7 @@ mod tests {
             token_sources: &sources(),
             token_hash: None,
             ipv6_prefix: 64,
+            consumer: Some(Consumer { name: "acme", plan: Some("gold") }),
         })
     }
 
@@ -221,6 +224,8 @@ mod tests {
             (KeyPart::Header(HeaderName::from_static("x-team")), " a b"),
             (KeyPart::Cookie("c".into()), "1 2"),
             (KeyPart::Query("q".into()), "x y"),
+            (KeyPart::Consumer, "acme"),
+            (KeyPart::Plan, "gold"),
         ];
         let (all, values): (Vec<KeyPart>, Vec<&str>) = parts.into_iter().unzip();
         let key = |parts: &[KeyPart]| request_key(parts, &headers, "2001:db8::1", "q=x+y");

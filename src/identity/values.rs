@@ -43,6 +43,8 @@ impl fmt::Display for KeyPart {
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
             Self::Query(name) => write!(f, "query:{name}"),
+            Self::Consumer => f.write_str("consumer"),
+            Self::Plan => f.write_str("plan"),
         }
     }
 }
@@ -122,7 +124,7 @@ mod tests {
     use crate::http1::Fields;
     use http::{HeaderName, Method, header};
 
-    use super::super::ClientAddress;
+    use super::super::{ClientAddress, Consumer};
     use super::*;
 
     fn key_values(parts: Vec<KeyPart>, headers: &Fields) -> KeyValues {
@@ -138,6 +140,7 @@ mod tests {
             token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
             token_hash: None,
             ipv6_prefix: 64,
+            consumer: Some(Consumer { name: "acme", plan: Some("gold") }),
         };
         KeyPlan(parts).display_values(&subject).unwrap()
     }
@@ -163,6 +166,8 @@ mod tests {
             (header("authorization"), "header:authorization", "*** (9 bytes)"),
             (KeyPart::Cookie("c".into()), "cookie:c", "*** (9 bytes)"),
             (KeyPart::Query("page".into()), "query:page", "2"),
+            (KeyPart::Consumer, "consumer", "acme"),
+            (KeyPart::Plan, "plan", "gold"),
             (KeyPart::Query("api_key".into()), "query:api_key", "*** (9 bytes)"),
         ] {
             let values = key_values(vec![part], &headers);

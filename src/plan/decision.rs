@@ -9,9 +9,9 @@ use super::{
 use crate::{
     error::GatewayError,
     http1::BodyLength,
-    identity::{Caller, ClientAddress, KeySecret, TokenHash},
+    identity::{Caller, ClientAddress, KeySecret, Subject, TokenHash},
     limit::Admission,
-    snapshot::{PlannedCharge, Snapshot},
+    snapshot::{PlannedCharge, Route, Snapshot},
     tls::SelectedCertificate,
 };
 
@@ -88,11 +88,12 @@ pub enum RefusedRoute {
     Matched(usize),
 }
 
-/// The plan of a request on its route.
+/// The plan of a request on its route. On a route with `auth`, it is complete only once it is known who sends the
+/// request: [`RoutePlan::complete`].
 pub struct RoutePlan {
     /// The route's index in the snapshot.
     pub route: usize,
-    /// The caller; `None` if the throttle does not apply.
+    /// The caller; `None` if the throttle does not apply. On a route with `auth` it is found later.
     pub caller: Option<Caller>,
     /// The limits to charge, with their keys and costs.
     pub charges: PlannedCharges,
@@ -135,7 +136,9 @@ impl RequestRefusal {
 pub fn refused_admission(error: &GatewayError) -> Admission {
     match error {
         GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
-        GatewayError::AccessDenied => Admission::Denied,
+        GatewayError::AccessDenied
+        | GatewayError::ConsumerNotAllowed
+        | GatewayError::PlanBlocked => Admission::Denied,
         GatewayError::Throttled(_) => Admission::Throttled,
         _ => Admission::NotChecked,
     }
@@ -254,19 +257,49 @@ impl RoutePlan {
         length: BodyLength,
     ) -> Result<(), GatewayError> {
         let route = matched.route;
-        matched.with_subject(|subject| {
-            if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
-                let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
-                self.caller = Some(caller);
-            }
-            self.charges = planned_charges(route, subject, input.key_secret)?;
-            self.status_charges = status_charges(route, subject, input.key_secret)?;
-            self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
-            Ok(())
-        })?;
+        if route.auth.is_none() {
+            matched.with_subject(|subject| {
+                if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
+                    let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
+                    self.caller = Some(caller);
+                }
+                self.charge_subject(route, subject, input.key_secret)
+            })?;
+        }
         if matches!(length, BodyLength::Known(length) if length > route.max_body) {
             self.refused_after_throttle = Some(GatewayError::BodyTooLong(route.max_body));
         }
         Ok(())
+    }
+
+    /// Reads the charges and the target's key.
+    #[inline]
+    fn charge_subject(
+        &mut self,
+        route: &Route,
+        subject: &Subject<'_>,
+        secret: KeySecret,
+    ) -> Result<(), GatewayError> {
+        self.charges = planned_charges(route, subject, secret)?;
+        self.status_charges = status_charges(route, subject, secret)?;
+        self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
+        Ok(())
+    }
+
+    /// Completes the plan on a `route` with `auth`, once it is known who sends the request: `subject` has its consumer.
+    ///
+    /// # Errors
+    ///
+    /// The consumer may not use the route, its plan blocks a limit, or a limit's key or cost cannot be read.
+    pub fn complete(
+        &mut self,
+        route: &Route,
+        subject: &Subject<'_>,
+        secret: KeySecret,
+    ) -> Result<(), GatewayError> {
+        if route.auth.as_ref().is_some_and(|auth| !auth.allows(subject.consumer)) {
+            return Err(GatewayError::ConsumerNotAllowed);
+        }
+        self.charge_subject(route, subject, secret)
     }
 }

@@ -6,6 +6,7 @@ use super::{forwarded_path, host};
 use crate::{
     error::GatewayError,
     http1::RequestHead,
+    identity::OwnedConsumer,
     route::normalize::{Slashes, without_parameters},
     snapshot::Route,
     template::TemplateValues,
@@ -24,6 +25,8 @@ pub struct RoutedRequest<'r> {
     pub client_ip: IpAddr,
     /// Its id.
     pub request_id: &'r [u8],
+    /// Who sends it, if that is known.
+    pub consumer: Option<&'r OwnedConsumer>,
     /// The scheme of its connection.
     pub connection_scheme: &'r str,
     /// True if its peer is a trusted proxy, whose `X-Forwarded-Proto` is used.
@@ -59,6 +62,7 @@ impl<'r> RoutedRequest<'r> {
             path: self.path,
             query: self.head.query(),
             params: &params,
+            consumer: self.consumer.map(OwnedConsumer::view),
             headers: Some(&self.head.fields),
         })
     }

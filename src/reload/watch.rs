@@ -1,4 +1,4 @@
-//! Reloads when the configuration file or a certificate's file changes.
+//! Reloads when the configuration file, a certificate's file or the file of consumers changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Reloader, folders::add_folders, on_own_thread};
-use crate::{file::FileError, tls::TlsFile};
+use crate::{file::FileError, snapshot::ConsumersFile, tls::TlsFile};
 
 /// Delay before a changed file is read: editors write a file in several steps, and a certificate and its key may be in
 /// two files.
@@ -107,6 +107,7 @@ impl Reloader {
             // `replace` logs its result.
             let _ = self.replace(&mut last_read, read);
         }
+        self.reload_changed_consumers(&mut last_read);
     }
 
     /// Watches the folders of the files; `changed` gets a message for each change.
@@ -129,12 +130,14 @@ impl Reloader {
         Ok(watched)
     }
 
-    /// The folders of the configuration file, of the certificates' files, and of the symbolic links on the way to
-    /// them.
+    /// The folders of the configuration file, of the certificates' files, of the file of consumers, and of the symbolic
+    /// links on the way to them.
     fn folders(&self) -> HashSet<PathBuf> {
-        let tls_files = self.shared.live.snapshot().tls_files();
+        let snapshot = self.shared.live.snapshot();
+        let tls_files = snapshot.tls_files();
+        let consumers = snapshot.consumers.file().map(ConsumersFile::path);
         let mut folders = HashSet::new();
-        for path in tls_files.iter().map(TlsFile::path).chain([&*self.path]) {
+        for path in tls_files.iter().map(TlsFile::path).chain([&*self.path]).chain(consumers) {
             add_folders(path, &mut folders);
         }
         folders

@@ -37,6 +37,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     Ok(LogLine {
         time,
         client,
+        consumer: Cow::Borrowed(""),
         token: if user == b"-" { Cow::Borrowed("") } else { String::from_utf8_lossy(user) },
         method,
         host: Cow::Borrowed(""),

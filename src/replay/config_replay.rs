@@ -1,6 +1,6 @@
 //! One configuration in a replay: its rules, its counters, and the outcomes of the requests.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use http::Method;
 use smallvec::SmallVec;
@@ -10,14 +10,15 @@ use super::{
     line::LogLine,
 };
 use crate::{
+    auth::{ConsumerTable, WithoutCredentials},
     clock::StoreTime,
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Change, Charge},
     plan::{
-        self, DecisionInput, LocalAnswer, NextStep, PlannedCharges, RefusedRoute, RequestSource,
-        RequestView,
+        self, DecisionInput, LocalAnswer, NextStep, PlannedCharges, RefusedRoute,
+        RequestAttributes, RequestSource, RequestView, RoutePlan,
     },
     snapshot::{LimitPolicy, PlannedCharge, Snapshot},
     store::memory::MemoryStore,
@@ -52,6 +53,7 @@ pub struct ConfigReplay {
     pub unmatched: BTreeMap<u16, u64>,
     /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight.
     pub undecided: u64,
+    consumers: Arc<ConsumerTable>,
     memory: MemoryStore,
     secret: KeySecret,
     /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
@@ -158,11 +160,18 @@ impl ConfigReplay {
             denied: vec![0; snapshot.routes.len()],
             unmatched: BTreeMap::new(),
             undecided: 0,
+            consumers: Arc::default(),
             memory: MemoryStore::new(max_keys),
             secret,
             last_tick: (StoreTime::ZERO, 0),
             snapshot,
         }
+    }
+
+    /// The same configuration with these consumers.
+    #[must_use]
+    pub fn with_consumers(self, consumers: Arc<ConsumerTable>) -> Self {
+        Self { consumers, ..self }
     }
 
     /// Number of counters that were evicted because memory was full.
@@ -260,7 +269,9 @@ impl ConfigReplay {
             throttle_secret: None,
         };
         let status = request.line.status;
-        match plan::decide(&self.snapshot, &input, view).next {
+        let decision = plan::decide(&self.snapshot, &input, view.clone());
+        let path = decision.path;
+        match decision.next {
             NextStep::Answer(LocalAnswer::Options) => PlannedRequest::AnsweredByGateway(200),
             NextStep::Answer(LocalAnswer::RedirectHttps(_)) => {
                 PlannedRequest::AnsweredByGateway(308)
@@ -277,13 +288,51 @@ impl ConfigReplay {
                 }
                 _ => PlannedRequest::AnsweredByGateway(refusal.error.status().as_u16()),
             },
-            NextStep::Proceed(plan) => {
+            NextStep::Proceed(mut plan) => {
+                if let Some(refused) = self.authenticate(request, view, path, &mut plan, &input) {
+                    return refused;
+                }
                 planned_charges.extend_from_slice(&plan.charges);
                 let route = plan.route as u32;
                 let planned_charges = plan.charges.len() as u32;
                 PlannedRequest::Routed { route, planned_charges, status }
             }
         }
+    }
+
+    /// Completes the plan on a route with `auth` for the logged consumer; returns what becomes of the request if it is
+    /// refused. Credentials are not in the log, so a request without a consumer is undecided if it needs one.
+    fn authenticate(
+        &self,
+        request: &LoggedRequest<'_>,
+        view: RequestView<'_>,
+        path: Option<Box<str>>,
+        plan: &mut RoutePlan,
+        input: &DecisionInput<'_>,
+    ) -> Option<PlannedRequest> {
+        let route = &self.snapshot.routes[plan.route];
+        let auth = route.auth.as_ref()?;
+        let name = &*request.line.consumer;
+        let consumer = match (name, auth.without_credentials()) {
+            ("", WithoutCredentials::Proceed) => None,
+            ("", WithoutCredentials::Refuse) => return Some(PlannedRequest::Undecided),
+            _ => match auth.named(name, &self.consumers) {
+                Ok(consumer) => Some(consumer),
+                Err(_) => return Some(PlannedRequest::AnsweredByGateway(401)),
+            },
+        };
+        let path = path.map_or(Cow::Borrowed(view.path), |path| Cow::Owned(path.into()));
+        let attributes =
+            RequestAttributes::of_normalized(&self.snapshot, &input.source, view, path);
+        let prefix = self.snapshot.identity.ipv6_prefix;
+        let completed = attributes.with_consumer(route, prefix, consumer, |subject| {
+            plan.complete(route, subject, self.secret)
+        });
+        let error = completed.err()?;
+        Some(match plan::refused_admission(&error) {
+            Admission::Denied => PlannedRequest::Denied(plan.route as u32),
+            _ => PlannedRequest::AnsweredByGateway(error.status().as_u16()),
+        })
     }
 
     /// Charges a request at the virtual time `at`, which never decreases. Takes the request's charges

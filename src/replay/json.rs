@@ -17,6 +17,8 @@ struct JsonLine<'l> {
     client: Cow<'l, str>,
     #[serde(borrow, default)]
     token: Cow<'l, str>,
+    #[serde(borrow, default)]
+    consumer: Cow<'l, str>,
     #[serde(borrow)]
     method: Cow<'l, str>,
     #[serde(borrow, default)]
@@ -64,6 +66,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
         time: parse_time(&line.time)?,
         client: client.map_err(|_| LineError::Client(excerpt(line.client.as_bytes())))?,
         token: line.token,
+        consumer: line.consumer,
         method: line.method,
         host: line.host,
         target: match line.path {
@@ -79,10 +82,10 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
 fn wrong_field(text: &str) -> Option<LineError> {
     const TEXT: &str = "text in quotes";
     let object: Map<String, Value> = serde_json::from_str(text).ok()?;
-    for name in ["time", "client", "token", "method", "host", "path", "limit"] {
+    for name in ["time", "client", "token", "consumer", "method", "host", "path", "limit"] {
         match object.get(name) {
             Some(Value::String(_)) => {}
-            None if matches!(name, "token" | "host" | "limit") => {}
+            None if matches!(name, "token" | "consumer" | "host" | "limit") => {}
             None => return Some(LineError::Json(format!("no `{name}`"))),
             Some(value) => return Some(field(name, value, TEXT)),
         }

@@ -19,6 +19,8 @@ pub struct LogLine<'l> {
     pub client: IpAddr,
     /// The logged hash of the token, or the user name; empty without one.
     pub token: Cow<'l, str>,
+    /// The name of the consumer; empty without one.
+    pub consumer: Cow<'l, str>,
     /// The method; empty if the line has no request.
     pub method: Cow<'l, str>,
     /// The requested host; empty if the log has none.

@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{describe_refusal, refused_limits, refused_retry_after},
+    problem::{describe_refusal, push_challenges, refused_limits, refused_retry_after},
 };
 use crate::{
     error::GatewayError,
@@ -28,6 +28,7 @@ enum GrpcStatus {
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 impl GrpcStatus {
@@ -35,6 +36,7 @@ impl GrpcStatus {
         match error {
             GatewayError::LimitExceeded
             | GatewayError::Throttled(_)
+            | GatewayError::TooManyFailures(_)
             | GatewayError::BodyTooLong(_) => Self::ResourceExhausted,
             GatewayError::Upstream(UpstreamError::Timeout)
             | GatewayError::BodyTimeout
@@ -44,7 +46,10 @@ impl GrpcStatus {
             | GatewayError::StoreUnavailable
             | GatewayError::ClientOverloaded
             | GatewayError::Misdirected => Self::Unavailable,
-            GatewayError::AccessDenied => Self::PermissionDenied,
+            GatewayError::Unauthenticated(_) => Self::Unauthenticated,
+            GatewayError::AccessDenied
+            | GatewayError::ConsumerNotAllowed
+            | GatewayError::PlanBlocked => Self::PermissionDenied,
             GatewayError::NoRoute
             | GatewayError::MethodNotAllowed(_)
             | GatewayError::MethodNotSupported(_) => Self::Unimplemented,
@@ -93,6 +98,7 @@ pub fn grpc_refusal<'a>(
     if let Some(seconds) = retry_after {
         fields.push_number("retry-after", seconds);
     }
+    push_challenges(error, &mut fields);
     LocalReply { status: error.status(), fields, body: Bytes::new() }
 }
 
@@ -147,6 +153,8 @@ mod tests {
             (GatewayError::Upstream(UpstreamError::Shortage(refused())), "14", 503),
             (GatewayError::Misdirected, "14", 421),
             (GatewayError::AccessDenied, "7", 403),
+            (GatewayError::ConsumerNotAllowed, "7", 403),
+            (GatewayError::PlanBlocked, "7", 403),
             (GatewayError::NoRoute, "12", 404),
             (GatewayError::MethodNotAllowed(vec![Method::GET]), "12", 405),
             (GatewayError::MethodNotSupported(Method::TRACE), "12", 405),

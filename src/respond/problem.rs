@@ -37,6 +37,14 @@ pub fn problem<'a>(
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
             json.refusal(limits, retry_after);
         }
+        GatewayError::TooManyFailures(blocked) => {
+            json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
+            json.member("detail", &error.detail());
+            json.raw(",\"violated-policies\":[");
+            json.string(blocked.limit.name());
+            json.raw("]");
+            json.retry_after(retry_after);
+        }
         GatewayError::Throttled(_) => {
             json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
             json.member("detail", &error.detail());
@@ -69,6 +77,7 @@ pub fn problem<'a>(
             if let Some(allow) = allow(error) {
                 fields.push("allow", allow);
             }
+            push_challenges(error, &mut fields);
         }
     }
     if let Some(seconds) = retry_after {
@@ -86,6 +95,7 @@ pub(super) fn refused_retry_after<'a>(
     match error {
         GatewayError::LimitExceeded => retry_after(limits),
         GatewayError::Throttled(denied) => Some(throttle_retry_after(denied)),
+        GatewayError::TooManyFailures(blocked) => Some(blocked.retry_after),
         GatewayError::Upstream(UpstreamError::Down { retry_after }) => {
             Some(retry_seconds(*retry_after))
         }
@@ -94,6 +104,15 @@ pub(super) fn refused_retry_after<'a>(
         | GatewayError::ClientOverloaded
         | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => Some(1),
         _ => None,
+    }
+}
+
+/// Adds the challenges of a 401, which it must have (RFC 9110, 15.5.2).
+pub(super) fn push_challenges(error: &GatewayError, fields: &mut Fields) {
+    if let GatewayError::Unauthenticated(failed) = error {
+        for challenge in &failed.refused.challenges {
+            fields.push("www-authenticate", challenge.as_bytes());
+        }
     }
 }
 

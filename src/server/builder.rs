@@ -17,12 +17,12 @@ use crate::{
     clock::Clock,
     config::{self, EnvLookup, Environment, Faults, LoadedConfig},
     file,
-    gateway::{ConnectionLimit, DelayQueues, Shared},
+    gateway::{BlockedAddresses, ConnectionLimit, DelayQueues, Shared},
     handover::PassedSockets,
-    live::LiveSnapshot,
+    live::{LiveConsumers, LiveSnapshot},
     metrics::Metrics,
     plan::Via,
-    reload::Reloader,
+    reload::{LoadedConsumers, Reloader},
     secret,
     snapshot::Snapshot,
     throttle::{FilterSharing, Throttle},
@@ -91,6 +91,7 @@ impl ServerBuilder {
         let socket_files = passed.files();
         let listeners = listeners::open(config, passed, &is_handed_over)?;
         let (access_log, access_log_guard) = open_access_log(&config.access_log, &*env)?.unzip();
+        let consumers = LoadedConsumers::read(&snapshot.consumers, file::READ_TIMEOUT)?;
         let settings = snapshot.throttle.clone();
         let store = open_store(&loaded, clock.clone(), &*env)?;
         let throttle = settings.map(|settings| {
@@ -121,9 +122,11 @@ impl ServerBuilder {
             clients: Arc::default(),
             compression: Arc::default(),
             via: Via::default(),
+            consumers: LiveConsumers::new(Arc::clone(&consumers.table)),
+            blocked_addresses: BlockedAddresses::default(),
         });
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
-        let reloader = Arc::new(adapt(reloader));
+        let reloader = Arc::new(adapt(reloader.with_consumers(&consumers)));
         let admin = listeners.admin.as_ref().and_then(AdminListener::address);
         let access = config.admin.as_ref().map(|admin| admin_access(admin, &loaded, &*env));
         let admin_api = listeners.admin.zip(access.transpose()?);

@@ -115,6 +115,8 @@ fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
         }
         KeyPart::Query(name) => verified_if(is_sensitive_name(name)),
         KeyPart::ClientIp
+        | KeyPart::Consumer
+        | KeyPart::Plan
         | KeyPart::Host
         | KeyPart::Method
         | KeyPart::Route

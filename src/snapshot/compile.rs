@@ -1,10 +1,11 @@
 //! Assembles the snapshot. Every section is compiled even if others are faulty, so that all faults are
 //! found at once.
 
+use super::routes::RouteParts;
 use super::section::{FaultCollector, Section};
 use super::{
-    IdentityRules, RateHeaders, Snapshot, access_log, files, limits, listen, notes, routes, store,
-    throttle, tiers, traces, upstreams,
+    IdentityRules, RateHeaders, Snapshot, access_log, auth, consumers, files, limits, listen,
+    notes, plans, routes, store, throttle, tiers, traces, upstreams,
 };
 use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
 use crate::identity::TrustedProxies;
@@ -21,7 +22,12 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let upstreams = upstreams::compile(root, &config.upstreams);
     let identity = identity(&root.at("client"), &config.client);
     let limits = limits::compile(root, config, &identity.token);
-    let (table, routes) = routes::compile(root, config, &upstreams, &limits, &identity.token);
+    plans::check(root, config);
+    let auth = auth::methods(root, config);
+    let consumers = consumers::compile(root, config);
+    let parts =
+        RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
+    let (table, routes) = routes::compile(root, config, &parts);
     tiers::check_parameters(root, config);
     let throttle = throttle::compile(root, config);
     let traces = traces::compile(&root.at("traces"), config.traces.as_ref());
@@ -45,6 +51,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             admin_tls,
             throttle,
             traces,
+            consumers,
             notes,
         }),
     }

@@ -11,7 +11,7 @@ use crate::file::{FileError, READ_TIMEOUT, read_regular, read_within};
 const MAX_LEN: u64 = 256 << 10;
 
 /// The error statuses that the gateway sends once a request has a route.
-const ROUTE_ERRORS: [u16; 10] = [400, 403, 408, 413, 429, 500, 501, 502, 503, 504];
+const ROUTE_ERRORS: [u16; 11] = [400, 401, 403, 408, 413, 429, 500, 501, 502, 503, 504];
 
 /// A route's bodies for the gateway's own errors.
 #[derive(Debug)]

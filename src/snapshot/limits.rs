@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::algorithm;
 use super::parts::header;
+use super::plans::{self, NamedQuotas};
 use super::policy::{Cost, LimitPolicy};
 use super::quota::{QUOTA_KEYS, alternative_quota, quota};
 use super::reserve;
@@ -46,7 +47,8 @@ pub(super) fn compile(
             index,
             ..Limit::new(identity, quota)
         };
-        policy(&section, limit, &base, &key, sources)
+        let plans = NamedQuotas { limit: name, config };
+        policy(&section, limit, &base, &key, &plans, sources)
     });
     compiled.collect()
 }
@@ -57,6 +59,7 @@ fn policy(
     configured: &config::LimitConfig,
     base: &Limit,
     key: &KeyPlan,
+    plans: &NamedQuotas<'_>,
     sources: &[CredentialSource],
 ) -> Arc<LimitPolicy> {
     let cost = cost(section, configured, &base.quota);
@@ -65,8 +68,10 @@ fn policy(
     let compile_with = |base: Limit, candidate| {
         let limit = Limit { cost: default_cost, ..base };
         let tiers = tiers::compile(section, configured, &limit, sources);
+        let plans = plans::compile(section, configured, &limit, plans);
         let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
-        Arc::new(LimitPolicy { limit: Arc::new(limit), key, cost, tiers, refund, candidate })
+        let limit = Arc::new(limit);
+        Arc::new(LimitPolicy { limit, key, cost, tiers, plans, refund, candidate })
     };
     let candidate_limit = configured.candidate.map(|candidate| {
         let at = section.at("candidate").at("quota");

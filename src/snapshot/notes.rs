@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::{bypass_notes, caller_notes, listen, section::Section};
+use super::{auth_notes, bypass_notes, caller_notes, listen, section::Section};
 use crate::config::{self, Config, ListenAddress, TargetUrl};
 use crate::identity::KeyPart;
 use crate::route::{PathPattern, normalize::normalize};
@@ -32,6 +32,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     note_login(root, config);
     caller_notes::add(root, config);
     bypass_notes::add(root, config);
+    auth_notes::add(root, config);
 }
 
 /// Notes values of tiers that no request can have.
@@ -67,8 +68,10 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
 
 /// Notes an unlimited tier that every client can choose.
 fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Config) {
-    let is_chosen =
-        !matches!(tier.matches.part, KeyPart::ClientIp | KeyPart::Token | KeyPart::Route);
+    let is_chosen = !matches!(
+        tier.matches.part,
+        KeyPart::ClientIp | KeyPart::Token | KeyPart::Route | KeyPart::Consumer | KeyPart::Plan
+    );
     let has_proxy = !config.client.trusted_proxies.is_empty();
     if tier.quota == config::TierQuota::Unlimited && is_chosen && !has_proxy {
         let what = format!("a client that sends this `{}` is not limited", tier.matches.part);

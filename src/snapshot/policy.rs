@@ -23,6 +23,8 @@ pub struct LimitPolicy {
     pub cost: Cost,
     /// Other quotas for some callers; the first matching tier applies.
     pub tiers: Vec<Tier>,
+    /// The quotas of plans, which precede tiers.
+    pub plans: Vec<PlanTier>,
     /// Response statuses that refund the charge.
     pub refund: SmallVec<[u16; 4]>,
     /// The same limit with another quota, counted separately and never enforced.
@@ -59,6 +61,38 @@ pub struct Tier {
     pub limit: Option<Arc<Limit>>,
 }
 
+/// The quota of a plan's consumers. It shares the limit's window and counters.
+#[derive(Debug)]
+pub struct PlanTier {
+    /// The plan's name.
+    pub plan: Box<str>,
+    /// What applies to its consumers.
+    pub limit: PlanLimit,
+}
+
+/// What applies to the consumers of a plan.
+#[derive(Debug)]
+pub enum PlanLimit {
+    /// The limit with the plan's quota.
+    Quota(Arc<Limit>),
+    /// The limit does not apply.
+    Unlimited,
+    /// The limit admits none of their requests.
+    Blocked,
+}
+
+/// The quota of a limit that applies to a caller.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum QuotaChoice {
+    /// The limit's own.
+    #[default]
+    Own,
+    /// That of the tier with this index.
+    Tier(u16),
+    /// That of the plan with this index.
+    Plan(u16),
+}
+
 /// The callers that a tier applies to.
 #[derive(Debug)]
 pub enum TierMatch {
@@ -77,8 +111,8 @@ pub struct PlannedCharge {
     pub key: Key,
     /// The cost, in units of the quota.
     pub cost: u32,
-    /// The index of the caller's tier, if any.
-    pub tier: Option<u16>,
+    /// The quota that applies.
+    pub quota: QuotaChoice,
 }
 
 /// The reason why a request cannot be charged to a limit.
@@ -87,6 +121,9 @@ pub enum ChargePlanError {
     /// A part of the key is ambiguous.
     #[error("{0}")]
     Ambiguous(#[from] AmbiguousValue),
+    /// The consumer's plan blocks the limit.
+    #[error("the plan of this consumer does not include this request")]
+    PlanBlocked,
     /// The cost header has no valid value.
     #[error("header {name} (the request's cost) must be a whole number from 1 to {max}")]
     Cost {
@@ -114,7 +151,6 @@ impl LimitPolicy {
     ) -> Result<(), ChargePlanError> {
         let cost = self.cost.request_cost(subject.headers)?;
         self.add_with_cost(limit_index, cost, subject, secret, charges)
-            .map_err(ChargePlanError::Ambiguous)
     }
 
     /// Like [`LimitPolicy::add_charges`], but ignores the cost in the request's header: for reading the
@@ -130,7 +166,12 @@ impl LimitPolicy {
         secret: KeySecret,
         charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), AmbiguousValue> {
-        self.add_with_cost(limit_index, self.limit.cost, subject, secret, charges)
+        let added = self.add_with_cost(limit_index, self.limit.cost, subject, secret, charges);
+        match added {
+            Err(ChargePlanError::Ambiguous(error)) => Err(error),
+            // There is no state to report for a plan that the limit blocks.
+            Ok(()) | Err(ChargePlanError::Cost { .. } | ChargePlanError::PlanBlocked) => Ok(()),
+        }
     }
 
     fn add_with_cost(
@@ -140,7 +181,7 @@ impl LimitPolicy {
         subject: &Subject<'_>,
         secret: KeySecret,
         charges: &mut SmallVec<[PlannedCharge; 2]>,
-    ) -> Result<(), AmbiguousValue> {
+    ) -> Result<(), ChargePlanError> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
             let key = Key(self.key.key(&subject, secret)?);
@@ -148,19 +189,38 @@ impl LimitPolicy {
             if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
-            let tier = if self.tiers.is_empty() { None } else { self.tier(&subject)? };
-            if tier.is_some_and(|tier| self.is_unlimited(tier)) {
-                continue;
+            let has_own_alone = self.tiers.is_empty() && self.plans.is_empty();
+            let quota = if has_own_alone { QuotaChoice::Own } else { self.choice(&subject)? };
+            match quota {
+                QuotaChoice::Own => {}
+                QuotaChoice::Tier(tier) if self.is_unlimited(tier) => continue,
+                QuotaChoice::Tier(_) => {}
+                QuotaChoice::Plan(plan) => match self.plans[usize::from(plan)].limit {
+                    PlanLimit::Quota(_) => {}
+                    PlanLimit::Blocked if self.limit.enforce => {
+                        return Err(ChargePlanError::PlanBlocked);
+                    }
+                    PlanLimit::Unlimited | PlanLimit::Blocked => continue,
+                },
             }
-            charges.push(PlannedCharge { limit_index, key, cost, tier });
+            charges.push(PlannedCharge { limit_index, key, cost, quota });
         }
         Ok(())
     }
 
-    /// The limit with the quota of the tier with index `tier`, or with its own quota if there is none.
-    pub fn limit_for_tier(&self, tier: Option<u16>) -> &Arc<Limit> {
-        let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
-        tier.and_then(|tier| tier.limit.as_ref()).unwrap_or(&self.limit)
+    /// The limit with the quota of `choice`; with its own if `choice` has none.
+    pub fn limit_with(&self, choice: QuotaChoice) -> &Arc<Limit> {
+        let other = match choice {
+            QuotaChoice::Own => None,
+            QuotaChoice::Tier(tier) => {
+                self.tiers.get(usize::from(tier)).and_then(|tier| tier.limit.as_ref())
+            }
+            QuotaChoice::Plan(plan) => match self.plans.get(usize::from(plan)) {
+                Some(PlanTier { limit: PlanLimit::Quota(limit), .. }) => Some(limit),
+                _ => None,
+            },
+        };
+        other.unwrap_or(&self.limit)
     }
 
     /// True if the limit does not apply to callers in the tier with index `tier`.
@@ -168,13 +228,19 @@ impl LimitPolicy {
         self.tiers.get(usize::from(tier)).is_some_and(|tier| tier.limit.is_none())
     }
 
-    fn tier(&self, subject: &Subject<'_>) -> Result<Option<u16>, AmbiguousValue> {
+    /// The quota that applies to `subject`: its plan's, its tier's, or the limit's own.
+    fn choice(&self, subject: &Subject<'_>) -> Result<QuotaChoice, AmbiguousValue> {
+        let plan = subject.consumer.and_then(|consumer| consumer.plan);
+        let plan = plan.and_then(|plan| self.plans.iter().position(|tier| *tier.plan == *plan));
+        if let Some(plan) = plan.and_then(|index| u16::try_from(index).ok()) {
+            return Ok(QuotaChoice::Plan(plan));
+        }
         for (index, tier) in self.tiers.iter().enumerate() {
             if tier.matches.includes(subject)? {
-                return Ok(u16::try_from(index).ok());
+                return Ok(u16::try_from(index).map_or(QuotaChoice::Own, QuotaChoice::Tier));
             }
         }
-        Ok(None)
+        Ok(QuotaChoice::Own)
     }
 }
 

@@ -7,7 +7,9 @@ use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 
+use super::auth::{self, AuthMethods};
 use super::balance;
+use super::policy::PlanLimit;
 use super::quota::QUOTA_KEYS;
 use super::section::Section;
 use super::{
@@ -20,15 +22,23 @@ use crate::route::normalize::{Slashes, normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
+/// What routes refer to.
+#[derive(Clone, Copy)]
+pub(super) struct RouteParts<'a> {
+    pub(super) upstreams: &'a [Arc<Upstream>],
+    pub(super) limits: &'a [Arc<LimitPolicy>],
+    pub(super) tokens: &'a [CredentialSource],
+    pub(super) auth: &'a AuthMethods,
+}
+
 /// Compiles the table and its routes. Reports the faults of each route, and leaves out a route without a
 /// valid action or pattern.
 pub(super) fn compile(
     root: &Section<'_>,
     config: &Config,
-    upstreams: &[Arc<Upstream>],
-    limits: &[Arc<LimitPolicy>],
-    tokens: &[CredentialSource],
+    parts: &RouteParts<'_>,
 ) -> (RouteTable, Vec<Arc<Route>>) {
+    let RouteParts { upstreams, limits, tokens, auth } = *parts;
     root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
@@ -60,6 +70,7 @@ pub(super) fn compile(
         let edits = route_edits::compile(&section, route, rule.as_ref(), &counted, config);
         let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
         let compress = super::compress::compile(&section, route, config);
+        let auth = auth::of_route(&section, route, auth, config);
         let find = |name: &str| definitions.upstreams.get(name).copied();
         let mirror = mirror::compile(&section, route, config, find);
         let rule = rule.filter(|_| section.can_read(&["match"]));
@@ -69,6 +80,7 @@ pub(super) fn compile(
                 name: route.name.as_str().into(),
                 action,
                 limits,
+                auth: auth.map(Box::new),
                 hash_key,
                 throttle: route.throttle,
                 strip_prefix,
@@ -202,8 +214,14 @@ fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions:
     for name in &route.limits {
         let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
-        let waits =
-            tiers.chain([&policy.limit]).map(|limit| u64::from(limit.algorithm().max_wait()));
+        let plans = policy.plans.iter().filter_map(|tier| match &tier.limit {
+            PlanLimit::Quota(limit) => Some(limit),
+            PlanLimit::Unlimited | PlanLimit::Blocked => None,
+        });
+        let waits = tiers
+            .chain(plans)
+            .chain([&policy.limit])
+            .map(|limit| u64::from(limit.algorithm().max_wait()));
         let longest = waits.max().unwrap_or(0);
         let limit = section.root().at("limits").entry(name);
         let is_known = section.can_read(&["request_timeout", "name"])

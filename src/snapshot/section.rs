@@ -119,19 +119,51 @@ impl<'a> Section<'a> {
     /// Reports the value `name` if it is not in `known`, the defined upstreams or limits (`kind`). A name
     /// whose definition could not be read counts as known.
     pub(super) fn ensure_reference<T>(&self, kind: &str, name: &str, known: &BTreeMap<String, T>) {
-        if known.contains_key(name) || self.is_full() {
-            return;
+        if let Some(expected) = self.expected_name(kind, &format!("{kind}s"), name, known) {
+            self.fault(format!("unknown {kind} `{name}`"), &expected);
         }
-        let section = format!("{kind}s");
-        let is_defined = self.source().names(&section).any(|defined| defined == name);
-        if is_defined || self.source().is_absent(&section) {
-            return;
+    }
+
+    /// Like [`Section::ensure_reference`], for a key that is a name.
+    pub(super) fn ensure_key_reference<T>(
+        &self,
+        kind: &str,
+        name: &str,
+        known: &BTreeMap<String, T>,
+    ) {
+        if let Some(expected) = self.expected_name(kind, &format!("{kind}s"), name, known) {
+            self.fault_at_key(format!("unknown {kind} `{name}`"), &expected);
+        }
+    }
+
+    /// Reports the value `name` if it is not in `known`, the ways to authenticate.
+    pub(super) fn ensure_auth_reference<T>(&self, name: &str, known: &BTreeMap<String, T>) {
+        if let Some(expected) = self.expected_name("way to authenticate", "auth", name, known) {
+            self.fault(format!("unknown way to authenticate `{name}`"), &expected);
+        }
+    }
+
+    /// The names that are expected instead of `name`; `None` if it is in `known`, or if its definition in `section`
+    /// could not be read.
+    fn expected_name<T>(
+        &self,
+        kind: &str,
+        section: &str,
+        name: &str,
+        known: &BTreeMap<String, T>,
+    ) -> Option<String> {
+        if known.contains_key(name) || self.is_full() {
+            return None;
+        }
+        let is_defined = self.source().names(section).any(|defined| defined == name);
+        if is_defined || self.source().is_absent(section) {
+            return None;
         }
         // Names with faulty definitions are included.
-        let mut all: Vec<&str> = self.source().names(&section).collect();
+        let mut all: Vec<&str> = self.source().names(section).collect();
         all.sort_unstable();
         let names = || all.iter().copied();
-        let expected = match suggest(name, names().take(MAX_COMPARED)) {
+        Some(match suggest(name, names().take(MAX_COMPARED)) {
             Some(closest) => format!("`{closest}`"),
             None if all.is_empty() => format!("the name of a defined {kind} (there is none)"),
             None => {
@@ -142,8 +174,7 @@ impl<'a> Section<'a> {
                 };
                 format!("one of {}{more}", first.join(", "))
             }
-        };
-        self.fault(format!("unknown {kind} `{name}`"), &expected);
+        })
     }
 
     /// True if the value could be read. Otherwise the configuration has a default or a placeholder in its

@@ -112,7 +112,7 @@ fn tier_match(
 #[cfg(test)]
 mod tests {
     use crate::config;
-    use crate::snapshot::{Snapshot, TierMatch};
+    use crate::snapshot::{QuotaChoice, Snapshot, TierMatch};
 
     fn compile(limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -133,11 +133,11 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     fn a_tier_is_the_limit_with_another_quota() {
         let snapshot = compile(&tier("header:x-plan", "[gold]", 50)).unwrap();
         let policy = &snapshot.limits[0];
-        let (base, gold) = (&policy.limit, policy.limit_for_tier(Some(0)));
+        let (base, gold) = (&policy.limit, policy.limit_with(QuotaChoice::Tier(0)));
         assert_eq!((base.quota.limit, gold.quota.limit), (5, 50));
         assert_eq!(base.identity, gold.identity, "both share one counter");
-        assert_eq!(policy.limit_for_tier(None).quota.limit, 5);
-        assert_eq!(policy.limit_for_tier(Some(7)).quota.limit, 5, "no such tier");
+        assert_eq!(policy.limit_with(QuotaChoice::Own).quota.limit, 5);
+        assert_eq!(policy.limit_with(QuotaChoice::Tier(7)).quota.limit, 5, "no such tier");
     }
 
     #[test]
@@ -147,7 +147,11 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
             let snapshot = compile(&limit).unwrap();
             for policy in &snapshot.routes[0].limits {
                 assert!(policy.tiers[0].limit.is_none(), "{limit}");
-                assert_eq!(policy.limit_for_tier(Some(0)).name(), policy.limit.name(), "{limit}");
+                assert_eq!(
+                    policy.limit_with(QuotaChoice::Tier(0)).name(),
+                    policy.limit.name(),
+                    "{limit}"
+                );
             }
         }
         for quota in ["none", "0", "4294967296", "-1", "'5'", "Unlimited"] {

@@ -82,6 +82,8 @@ pub struct AccessLine<'a> {
     pub refused_by: &'a str,
     /// The keyed hash of the access token, which is the key of limits by `token`; only if the layout has it.
     pub token: Option<u128>,
+    /// The name of the consumer; empty without one.
+    pub consumer: &'a str,
     /// Length of the response's body, in bytes.
     pub bytes: u64,
     /// Bytes that the client sent through a tunnel; `None` without a tunnel.
@@ -131,6 +133,7 @@ impl AccessLine<'_> {
             AccessField::Route => self.route.as_bytes(),
             AccessField::Limit => self.limit.as_bytes(),
             AccessField::RefusedBy => self.refused_by.as_bytes(),
+            AccessField::Consumer => self.consumer.as_bytes(),
             AccessField::Upstream => self.upstream.as_bytes(),
             AccessField::Cut => self.cut.map_or("", CutReason::as_str).as_bytes(),
             AccessField::RequestId => self.request_id,

@@ -17,6 +17,7 @@ fn values(headers: &Fields) -> TemplateValues<'_> {
         path: "/items/7",
         query: Some("a=1&b"),
         params: PARAMS,
+        consumer: Some(Consumer { name: "acme", plan: None }),
         headers: Some(headers),
     }
 }
@@ -38,6 +39,7 @@ fn variables_are_replaced() {
         ("{method} {route} {request_id}", "GET items id-1"),
         ("{path.id}-{path.none}.", "7-."),
         ("{header.x-a}|{header.X-B}", "1, 2 3|"),
+        ("{consumer}|{plan}", "acme|"),
     ] {
         assert_eq!(written(text), wanted, "{text}");
     }

@@ -95,8 +95,16 @@ pub(super) fn dashed_name(name: &[u8]) -> SmallVec<[u8; 64]> {
 }
 
 fn is_x_forwarded(name: &[u8]) -> bool {
-    const PREFIX: &[u8] = b"x-forwarded";
-    name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
+    starts_with(name, b"x-forwarded")
+}
+
+/// True for a field in which the gateway names who sends a request. A client's own is never forwarded.
+fn is_x_consumer(name: &[u8]) -> bool {
+    starts_with(name, b"x-consumer-")
+}
+
+fn starts_with(name: &[u8], prefix: &[u8]) -> bool {
+    name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
 }
 
 /// The hop-by-hop fields that `Connection` lists: RFC 9110, 7.6.1.
@@ -179,7 +187,10 @@ impl FieldRule {
                 Self::Forward => Self::Forward,
                 _ => Self::Drop,
             },
+            // Most names need no further comparison.
+            false if !matches!(name.first(), Some(b'x' | b'X')) => Self::Forward,
             false if is_x_forwarded(name) => Self::TrustedOnly,
+            false if is_x_consumer(name) => Self::Drop,
             false => Self::Forward,
         }
     }
@@ -241,7 +252,10 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
     };
     let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
-    let by_prefix = is_x_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
+    let by_prefix = is_x_forwarded(name)
+        || is_x_consumer(name)
+        || starts(b"x-ratelimit")
+        || starts(b"ratelimit");
     let by_role = is_hop_by_hop(name) || is_end_to_end(name);
     !(is_protected || by_role || by_prefix || forbidden || starts(b"if-"))
 }
@@ -274,6 +288,8 @@ mod tests {
             "X-Real-IP",
             "x_forwarded_host",
             "x-forwarded-user",
+            "X-Consumer-Name",
+            "x_consumer_plan",
             "forwarded",
             "x-request-id",
             "x-ratelimit-remaining",

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     http1::{FieldSink, Fields, FramingError, RequestHead, is_foldable},
+    identity::{Consumer, OwnedConsumer, RemovedKeys},
     template::HeaderRules,
     trace::TraceHeader,
 };
@@ -90,6 +91,10 @@ pub struct OutgoingHead<'r> {
     pub trace: Option<TraceHeader>,
     /// The route's changes.
     pub changes: Option<RequestHeaderChanges<'r>>,
+    /// Who sends the request, for `X-Consumer-Name` and `X-Consumer-Plan`; `None` if that is not known.
+    pub consumer: Option<&'r OwnedConsumer>,
+    /// The API keys to leave out; `None` on a route without authentication.
+    pub removed_keys: Option<&'r RemovedKeys>,
     /// The fields that a client cannot remove.
     pub protected: &'r ProtectedHeaders,
 }
@@ -117,6 +122,8 @@ pub struct OwnedHead {
     host: HostRule,
     trace: Option<TraceHeader>,
     changes: Option<(HeaderRules, Fields)>,
+    consumer: Option<OwnedConsumer>,
+    removed_keys: Option<RemovedKeys>,
     protected: ProtectedHeaders,
 }
 
@@ -137,6 +144,8 @@ impl OwnedHead {
             trace: self.trace,
             changes: changes
                 .map(|(rules, written)| RequestHeaderChanges { rules, written: written.clone() }),
+            consumer: self.consumer.as_ref(),
+            removed_keys: self.removed_keys.as_ref(),
             protected: &self.protected,
         }
     }
@@ -158,6 +167,8 @@ impl OutgoingHead<'_> {
             host: self.host.clone(),
             trace: self.trace,
             changes: changes.map(|changes| (changes.rules.clone(), changes.written.clone())),
+            consumer: self.consumer.cloned(),
+            removed_keys: self.removed_keys.cloned(),
             protected: self.protected.clone(),
         }
     }
@@ -197,6 +208,9 @@ impl OutgoingHead<'_> {
             if self.replaces_context(name) {
                 return false;
             }
+            if self.removed_keys.is_some_and(|keys| keys.drops_field(name, &self.client.fields)) {
+                return false;
+            }
             let is_first =
                 |has_one: &mut bool| std::mem::replace(has_one, self.is_trusted) != self.is_trusted;
             let is_kept = match FieldRule::of(field) {
@@ -210,7 +224,41 @@ impl OutgoingHead<'_> {
                 !listed.is_empty() && listed.contains(name) && !self.protected.contains(name);
             is_kept && !self.protected.has_alias(field) && !is_hop_by_hop && !self.drops(name)
         });
+        self.write_other_cookies(out);
         forwarded
+    }
+
+    /// Writes the cookies beside a removed key.
+    fn write_other_cookies(&self, out: &mut impl FieldSink) {
+        let Some(keys) = self.removed_keys.filter(|keys| keys.has_cookies()) else { return };
+        if self.drops(b"cookie") {
+            return;
+        }
+        for cookies in
+            self.client.fields.get_all("cookie").filter_map(|line| keys.other_cookies(line))
+        {
+            out.push_field(b"cookie", &cookies);
+        }
+    }
+
+    /// The query to forward: the client's, without a removed key.
+    fn query(&self) -> Option<Cow<'_, str>> {
+        let query = self.client.query()?;
+        match self.removed_keys {
+            None => Some(Cow::Borrowed(query)),
+            Some(keys) => keys.other_parameters(query),
+        }
+    }
+
+    /// Writes who sends the request. The client's own fields of these names are never forwarded.
+    fn write_consumer(&self, out: &mut impl FieldSink) {
+        let Some(Consumer { name, plan }) = self.consumer.map(OwnedConsumer::view) else { return };
+        let fields = [("x-consumer-name", Some(name)), ("x-consumer-plan", plan)];
+        for (field, value) in fields {
+            if let Some(value) = value.filter(|_| !self.drops(field.as_bytes())) {
+                out.push_field(field.as_bytes(), value.as_bytes());
+            }
+        }
     }
 
     /// Writes the `X-Forwarded-*` and `Forwarded` fields that carry the peer's address and scheme.
@@ -266,10 +314,11 @@ impl AttemptHead<'_> {
     /// Writes the HTTP/1 request line.
     pub(super) fn write_request_line(&self, out: &mut Vec<u8>) {
         let OutgoingHead { client, path, .. } = self.head;
+        let query = self.head.query();
         for piece in [client.method.as_str(), " ", path] {
             out.extend_from_slice(piece.as_bytes());
         }
-        if let Some(query) = client.query() {
+        if let Some(query) = query {
             out.push(b'?');
             out.extend_from_slice(query.as_bytes());
         }
@@ -294,6 +343,7 @@ impl AttemptHead<'_> {
         if !head.drops(b"x-request-id") {
             out.push_field(b"x-request-id", head.request_id);
         }
+        head.write_consumer(out);
         if let Some(changes) = &head.changes {
             out.append(&changes.written, |_| true);
         }
@@ -358,7 +408,7 @@ impl AttemptHead<'_> {
     fn uri(&self, headers: &mut HeaderMap) -> Result<http::Uri, FramingError> {
         let host = headers.remove(header::HOST);
         let host = host.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
-        let target = match self.head.client.query() {
+        let target = match self.head.query() {
             None => Cow::Borrowed(&*self.head.path),
             Some(query) => Cow::Owned(format!("{}?{query}", self.head.path)),
         };

@@ -179,11 +179,18 @@ impl Worker {
                 Err(error) => return self.count_handshake_error(peer, &error),
             }
         };
-        let AcceptedConnection { transport, already_read, is_http2, proxied, certificate } = opened;
+        let AcceptedConnection {
+            transport,
+            already_read,
+            is_http2,
+            proxied,
+            certificate,
+            client_certificate,
+        } = opened;
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
         let addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
-        let peer = self.peer(addresses, certificate, &rules);
+        let peer = Peer { client_certificate, ..self.peer(addresses, certificate, &rules) };
         drop(rules);
         let start = ConnectionStart {
             peer,
@@ -218,6 +225,7 @@ impl Worker {
             proxied: addresses,
             forwarding: PeerAddress::new(ip, if certificate.is_some() { "https" } else { "http" }),
             certificate,
+            client_certificate: None,
             redirect_https: rules.redirect_https,
         }
     }

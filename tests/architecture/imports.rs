@@ -6,7 +6,8 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 16] = [
+const LEAVES: [&str; 17] = [
+    "auth",
     "balance",
     "compress",
     "config",
@@ -26,7 +27,20 @@ const LEAVES: [&str; 16] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 53] = [
+const ALLOWED: [(&str, &str, &str); 62] = [
+    ("auth", "clock", "a key expires at a `StoreTime`"),
+    ("auth", "config", "it checks the records of consumers that a file has"),
+    ("auth", "http1", "it reads credentials from parsed header fields"),
+    ("auth", "identity", "it reads keys from their places, and names a `Consumer`"),
+    ("auth", "limit", "a limit bounds the failures of an address"),
+    ("auth", "tls", "a client certificate names a consumer"),
+    ("config", "tls", "the part of a certificate that names a consumer is its type"),
+    ("template", "identity", "the consumer and its plan are variables"),
+    (
+        "upstream",
+        "identity",
+        "the consumer is sent to servers, and its key is removed as it was read",
+    ),
     ("config", "escape", "faults quote text of the file"),
     ("identity", "escape", "errors quote text of the request"),
     ("config", "file", "the configuration and the secrets that it names are files"),
@@ -101,10 +115,11 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     ("metrics", &["counter"]),
     // `clock`: losses are reported at most once a minute. `escape`: text of requests must not control a terminal.
     ("telemetry", &["clock", "escape"]),
-    ("error", &["http1", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
+    ("error", &["auth", "http1", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     (
         "snapshot",
         &[
+            "auth",
             "balance",
             "compress",
             "config",
@@ -130,15 +145,16 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     (
         "replay",
         &[
-            "clock", "error", "escape", "http1", "identity", "limit", "plan", "route", "snapshot",
-            "store",
+            "auth", "clock", "error", "escape", "http1", "identity", "limit", "plan", "route",
+            "snapshot", "store",
         ],
     ),
-    ("live", &["snapshot"]),
-    ("reload", &["config", "file", "gateway", "snapshot", "tls", "trace"]),
+    ("live", &["auth", "snapshot"]),
+    ("reload", &["auth", "config", "file", "gateway", "snapshot", "tls", "trace"]),
     (
         "gateway",
         &[
+            "auth",
             "balance",
             "client_usage",
             "clock",
@@ -248,10 +264,12 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
 const CLI: (&str, &[&str]) = (
     "cli",
     &[
+        "auth",
         "balance",
         "clock",
         "config",
         "error",
+        "escape",
         "handover",
         "file",
         "http1",

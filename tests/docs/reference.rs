@@ -24,7 +24,9 @@ key that is **required**.
 ";
 
 /// The page that explains a section, for each section outside of others and for some within.
-const EXPLAINED: [(&str, &str, &str); 24] = [
+const EXPLAINED: [(&str, &str, &str); 26] = [
+    ("auth.NAME", "API keys", "identity/api-keys.md"),
+    ("consumers", "Consumers and plans", "identity/consumers.md"),
     ("", "Configuration", "configuration.md"),
     ("access_log", "Logs", "operations/logs.md"),
     ("admin", "Admin API", "operations/admin.md"),

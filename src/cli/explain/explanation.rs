@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::caller::ExplainedCaller;
 use super::chosen_target::chosen_target;
 use super::limit_explanation::{LimitCharge, LimitExplanation, SECRET, charge, limit_charges};
 use super::request::Request;
@@ -13,7 +14,7 @@ use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::http1::{Fields, RequestHead};
-use crate::identity::AddressSource;
+use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
     self, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
@@ -47,6 +48,12 @@ pub(super) struct Explanation {
     /// The route's path prefix, with `/...` appended.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
+    /// The name of the consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer: Option<String>,
+    /// The consumer's plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<String>,
     /// The limits that apply to the request.
     limits: Vec<LimitExplanation>,
     /// Names of the route's limits in which the caller has an unlimited tier.
@@ -95,9 +102,14 @@ enum UpstreamProtocol {
 
 impl Explanation {
     /// Explains what the gateway would do with `request` at `now`.
-    pub(super) fn new(snapshot: &Snapshot, request: &Request, now: StoreTime) -> Self {
+    pub(super) fn new(
+        snapshot: &Snapshot,
+        request: &Request,
+        caller: ExplainedCaller<'_>,
+        now: StoreTime,
+    ) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
-        if let Err(error) = explanation.trace(snapshot, request, now) {
+        if let Err(error) = explanation.trace(snapshot, request, caller, now) {
             let route = explanation.route_index.map(|index| &*snapshot.routes[index]);
             explanation.set_refusal(&error, &[], route);
         }
@@ -109,6 +121,7 @@ impl Explanation {
         &mut self,
         snapshot: &Snapshot,
         request: &Request,
+        caller: ExplainedCaller<'_>,
         now: StoreTime,
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
@@ -153,17 +166,37 @@ impl Explanation {
         let Some(index) = index else { return self.follow(next, snapshot, head) };
         let route = &snapshot.routes[index];
         self.changes.add_conditions(route);
-        let routed = routed(snapshot, route, head, &attributes, request.scheme());
+        let identified = match (&route.auth, &next) {
+            (Some(auth), NextStep::Proceed(_)) => caller.identify(auth, head, now),
+            _ => Ok(None),
+        };
+        let (owned, unauthenticated) = match identified {
+            Ok(consumer) => (consumer, None),
+            Err(error) => (None, Some(error)),
+        };
+        let consumer = owned.as_ref();
+        self.set_consumer(consumer.map(OwnedConsumer::view));
+        let routed = routed(snapshot, route, head, &attributes, request.scheme(), consumer);
         self.changes.add_response(routed);
         let is_denied = matches!(
             next,
             NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied, .. })
         );
         self.throttle = route.throttle && has_throttle && !is_denied;
-        let NextStep::Proceed(plan) = next else { return self.follow(next, snapshot, head) };
-        let matched = attributes.find_route(snapshot, &source).map_err(|refusal| refusal.error)?;
-        let limits =
-            matched.with_subject(|subject| limit_charges(route, subject, &plan.charges))?;
+        let NextStep::Proceed(mut plan) = next else { return self.follow(next, snapshot, head) };
+        if let Some(error) = unauthenticated {
+            return Err(plan.refused_after_throttle.take().unwrap_or(error));
+        }
+        let (prefix, consumer) = (snapshot.identity.ipv6_prefix, consumer.map(OwnedConsumer::view));
+        let limits = attributes.with_consumer(route, prefix, consumer, |subject| {
+            if route.auth.is_some() {
+                plan.complete(route, subject, SECRET)?;
+            }
+            limit_charges(route, subject, &plan.charges)
+        });
+        let limits = limits.inspect_err(|error| {
+            self.decision = plan::refused_admission(error).label();
+        })?;
         self.trace_route(snapshot, plan, limits, routed, now)
     }
 
@@ -195,6 +228,12 @@ impl Explanation {
         self.path = attributes.path.to_string();
         self.client = attributes.client.ip.to_string();
         self.client_source = attributes.client.source.label();
+    }
+
+    /// Records who sends the request.
+    fn set_consumer(&mut self, consumer: Option<Consumer<'_>>) {
+        self.consumer = consumer.map(|consumer| consumer.name.to_owned());
+        self.plan = consumer.and_then(|consumer| consumer.plan).map(str::to_owned);
     }
 
     /// Records the route, and the fields of its `cors`.
@@ -344,11 +383,16 @@ impl Explanation {
         let prefix: String = prefix.collect();
         writeln!(out, "route      {}{prefix}", self.route.as_deref().unwrap_or("none"))?;
         self.changes.print_match(out)?;
+        if let Some(consumer) = &self.consumer {
+            let plan = self.plan.as_ref().map_or(String::new(), |plan| format!(", plan {plan}"));
+            writeln!(out, "consumer   {consumer}{plan}")?;
+        }
         for limit in &self.limits {
             limit.print(out)?;
         }
+        let tier = if self.plan.is_some() { "tier or plan" } else { "tier" };
         for name in &self.unlimited {
-            writeln!(out, "limit      {name}: not counted, the caller is in an unlimited tier")?;
+            writeln!(out, "limit      {name}: not counted, the caller is in an unlimited {tier}")?;
         }
         if self.throttle {
             writeln!(out, "throttle   while throttling, only active users are admitted")?;

@@ -10,7 +10,7 @@ use crate::identity::{KeySecret, KeyValues, Subject};
 use crate::limit::{Charge, Key, Outcome};
 use crate::plan;
 use crate::respond::LimitReport;
-use crate::snapshot::{PlannedCharge, Route};
+use crate::snapshot::{PlannedCharge, QuotaChoice, Route};
 use crate::store::memory::MemoryStore;
 
 /// A fixed secret: no hash leaves this process.
@@ -26,6 +26,9 @@ pub(super) struct LimitExplanation {
     cost: u32,
     /// Number of the caller's tier, from 1.
     tier: Option<u16>,
+    /// The plan whose quota applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<String>,
     /// False if the limit is not enforced.
     enforced: bool,
     /// The parts of the key; empty if all requests are counted together.
@@ -46,6 +49,7 @@ struct KeyPartValue {
 pub(super) struct LimitCharge<'s> {
     pub(super) charge: Charge<'s>,
     tier: Option<u16>,
+    plan: Option<&'s str>,
     values: KeyValues,
     outcome: Outcome,
 }
@@ -70,8 +74,16 @@ pub(super) fn limit_charges<'s>(
             let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
             if Key(hashed) == planned.key {
                 let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
-                let tier = planned.tier;
-                limits.push(LimitCharge { charge, tier, values, outcome: Outcome::NotCharged });
+                let policy = &route.limits[usize::from(planned.limit_index)];
+                let (tier, plan) = match planned.quota {
+                    QuotaChoice::Own => (None, None),
+                    QuotaChoice::Tier(index) => (Some(index), None),
+                    QuotaChoice::Plan(index) => {
+                        (None, policy.plans.get(usize::from(index)).map(|tier| &*tier.plan))
+                    }
+                };
+                let outcome = Outcome::NotCharged;
+                limits.push(LimitCharge { charge, tier, plan, values, outcome });
                 break;
             }
         }
@@ -91,7 +103,8 @@ pub(super) fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
 
 impl LimitExplanation {
     pub(super) fn new(charged: LimitCharge<'_>) -> Self {
-        let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
+        let LimitCharge { charge: Charge { limit, cost, .. }, tier, plan, values, outcome } =
+            charged;
         let parts = values.parts.into_iter();
         Self {
             name: limit.name().to_string(),
@@ -100,6 +113,7 @@ impl LimitExplanation {
             window_ms: limit.quota.window,
             cost,
             tier: tier.map(|index| index + 1),
+            plan: plan.map(str::to_owned),
             enforced: limit.enforce,
             key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
             fallback: values.fallback.map(|address| address.to_string()),
@@ -131,6 +145,9 @@ impl LimitExplanation {
         }?;
         if let Some(tier) = self.tier {
             writeln!(out, "           tier {tier}, with its own quota")?;
+        }
+        if let Some(plan) = &self.plan {
+            writeln!(out, "           plan {plan}, with its own quota")?;
         }
         let verdict = match (self.admitted, self.enforced) {
             (true, _) => "admits",

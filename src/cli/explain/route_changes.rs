@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::http1::RequestHead;
+use crate::identity::OwnedConsumer;
 use crate::plan::{CallerBucket, RequestAttributes, RequestSource, RoutedRequest};
 use crate::snapshot::{Route, Snapshot};
 use crate::template::HeaderRules;
@@ -160,6 +161,7 @@ pub(super) fn routed<'r>(
     head: &'r RequestHead,
     attributes: &'r RequestAttributes<'r>,
     connection_scheme: &'static str,
+    consumer: Option<&'r OwnedConsumer>,
 ) -> RoutedRequest<'r> {
     RoutedRequest {
         route,
@@ -167,6 +169,7 @@ pub(super) fn routed<'r>(
         path: &attributes.path,
         client_ip: attributes.client.ip,
         request_id: b"{request_id}",
+        consumer,
         connection_scheme,
         from_trusted_proxy: attributes.is_from_trusted_proxy,
         slashes: snapshot.http.slashes,

@@ -7,7 +7,12 @@ use super::{LocatedMismatch, location, too_deep_mismatch};
 use crate::sensitive::is_sensitive_name;
 
 /// The first character that YAML does not allow. Parsers stop at it or skip it.
-pub(super) fn control_character(text: &str) -> Option<LocatedMismatch> {
+pub(in crate::config) fn control_character(text: &str) -> Option<LocatedMismatch> {
+    // `fold` instead of `any`: without an early exit the loop is vectorized.
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r');
+    if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
+        return None;
+    }
     let is_allowed = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r' | '\u{85}');
     let at = text.find(|c| !is_allowed(c))?;
     let (before, from) = text.split_at(at);
@@ -18,7 +23,7 @@ pub(super) fn control_character(text: &str) -> Option<LocatedMismatch> {
     Some((Location { line, column, width: 1 }, Mismatch::new(what, expected)))
 }
 
-pub(super) fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
+pub(in crate::config) fn syntax_fault(text: &str, error: &ScanError) -> LocatedMismatch {
     let location = location(*error.marker(), 1);
     if error.info().contains("recursion limit") {
         return (location, too_deep_mismatch());

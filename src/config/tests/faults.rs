@@ -272,7 +272,7 @@ fn an_unquoted_path_with_braces_is_explained() {
 fn faults_in_every_section_are_located() {
     let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
-    let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
+    let part = "expected client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
     let target =
         |t: &str| GOOD.replace("{respond: {body: hi}}", &format!("{{targets: [\"{t}\"]}}"));
@@ -386,7 +386,7 @@ fn faults_of_the_access_log_are_located() {
         ("access_log: {format: xml}", "1:22: `xml`, expected json, combined or text"),
         (
             "access_log: {fields: [time, query]}",
-            "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, refused_by, token, bytes, \
+            "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, refused_by, token, consumer, bytes, \
              received, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
              or user_agent",
         ),
@@ -410,11 +410,11 @@ routes:
 ";
     let keys = "algorithm, candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
                 reserve, resolution, strict, tiers, window";
-    let part = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
+    let part = "client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
-               upstreams, limits, throttle, routes";
-    let route = "name, match, upstream, redirect, respond, status, limits, throttle, strip_prefix, rewrite, host, \
+               upstreams, limits, auth, consumers, plans, throttle, routes";
+    let route = "name, match, upstream, redirect, respond, status, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");

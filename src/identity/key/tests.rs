@@ -35,6 +35,7 @@ impl Request {
             token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
             token_hash: None,
             ipv6_prefix: 64,
+            consumer: None,
         };
         KeyPlan(parts.to_vec()).key(&subject, SECRET)
     }

@@ -17,6 +17,7 @@ fn line(path: &str) -> AccessLine<'_> {
         limit: "admitted",
         refused_by: "",
         token: None,
+        consumer: "",
         bytes: 5,
         received: None,
         duration: Duration::from_micros(1500),

@@ -29,6 +29,8 @@ pub enum AccessField {
     RefusedBy,
     /// The keyed hash of the access token.
     Token,
+    /// The name of the consumer.
+    Consumer,
     /// Bytes of the response's body.
     Bytes,
     /// Bytes that the client sent through a tunnel.
@@ -59,7 +61,7 @@ pub enum AccessField {
 
 impl AccessField {
     /// The default fields of JSON lines, in their order.
-    pub const JSON: [Self; 22] = [
+    pub const JSON: [Self; 23] = [
         Self::Time,
         Self::Client,
         Self::Method,
@@ -71,6 +73,7 @@ impl AccessField {
         Self::Limit,
         Self::RefusedBy,
         Self::Token,
+        Self::Consumer,
         Self::Bytes,
         Self::Received,
         Self::DurationMs,
@@ -118,6 +121,7 @@ impl AccessField {
             Self::Limit => "limit",
             Self::RefusedBy => "refused_by",
             Self::Token => "token",
+            Self::Consumer => "consumer",
             Self::Bytes => "bytes",
             Self::Received => "received",
             Self::DurationMs => "duration_ms",

@@ -41,6 +41,10 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
     if let Some(hash) = line.token {
         push_hex(hash, out);
     }
+    if !line.consumer.is_empty() {
+        out.extend_from_slice(b"\",\"consumer\":\"");
+        push_text(line.consumer.as_bytes(), out);
+    }
     out.extend_from_slice(b"\",\"bytes\":");
     push_number(line.bytes, out);
     if let Some(received) = line.received {
@@ -100,6 +104,7 @@ pub(super) fn append_fields(
             AccessField::Received => line.received.is_none(),
             AccessField::TraceId => line.trace_id.is_none(),
             AccessField::RefusedBy => line.refused_by.is_empty(),
+            AccessField::Consumer => line.consumer.is_empty(),
             _ => false,
         };
         if is_absent {

@@ -17,6 +17,7 @@ fn line() -> AccessLine<'static> {
         limit: "admitted",
         refused_by: "",
         token: Some(0xabc),
+        consumer: "",
         bytes: 5,
         received: None,
         duration: Duration::from_micros(1500),

@@ -78,6 +78,8 @@ fn written_with(
         host,
         trace: None,
         changes: Some(RequestHeaderChanges { rules, written }),
+        consumer: None,
+        removed_keys: None,
         protected: &protected(),
     };
     let target = target("server.test", 9000);
@@ -319,6 +321,8 @@ fn each_attempt_has_its_own_host_and_span() {
             host: &HostRule::Upstream,
             trace: Some(TraceHeader { parent, keeps_state: false }),
             changes: None,
+            consumer: None,
+            removed_keys: None,
             protected: &protected,
         };
         for (span_id, host) in spans.into_iter().zip(["a.test:81", "b.test:82"]) {

@@ -96,6 +96,8 @@ impl Rules {
             host: &self.host,
             trace: None,
             changes: None,
+            consumer: None,
+            removed_keys: None,
             protected: &self.protected,
         }
     }

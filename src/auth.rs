@@ -1,0 +1,48 @@
+//! Who sends a request: the ways to authenticate, and the consumers. Pure and stateless: time, records and credentials
+//! are parameters.
+//!
+//! | file | content |
+//! |---|---|
+//! | `key` | [`ApiKey`]: the form of API keys, their checksum and their hash |
+//! | `consumers` | [`ConsumerTable`]: finds a consumer by the hash of a key, or by its name |
+//! | `kind` | [`AuthMethod`]: a way to authenticate |
+//! | `method` | [`RouteAuth`]: reads the credentials of a request, and verifies them |
+//! | `refusal` | [`Unauthenticated`]: the refusal, and its challenges |
+//!
+//! A request is authenticated in two steps, between which a caller may check that its client does not guess: the
+//! credentials are read ([`RouteAuth::presented`]), and verified ([`RouteAuth::verify`]).
+//!
+//! ```
+//! use tidegate::auth::{ApiKey, ConsumerTableBuilder, check_form};
+//! use tidegate::clock::StoreTime;
+//! use tidegate::config::{ConsumerRecord, KeyRecord, RecordSink};
+//!
+//! let key = ApiKey::generate()?;
+//! assert!(check_form(key.as_str()).is_ok());
+//!
+//! let hash = key.hash().to_string().into();
+//! let record = KeyRecord { sha256: hash, ..KeyRecord::default() };
+//! let keys = [record].into_iter().collect();
+//! let acme = ConsumerRecord { name: "acme".into(), keys, ..ConsumerRecord::default() };
+//! let mut builder = ConsumerTableBuilder::new(&[]);
+//! assert!(builder.add(&acme, 1).is_empty());
+//! let found = builder.build();
+//! let found = found.key(&key.hash(), StoreTime::ZERO).expect("a key");
+//! assert_eq!(found.consumer.name, "acme");
+//! # Ok::<(), getrandom::Error>(())
+//! ```
+
+mod consumers;
+mod key;
+mod kind;
+mod method;
+mod refusal;
+
+pub use consumers::{ConsumerTable, ConsumerTableBuilder, FoundConsumer, FoundKey, KeyValidity};
+pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
+pub use kind::{AuthKind, AuthMethod, KeyForwarding};
+pub use method::{
+    AllowedConsumers, AuthCredentials, AuthError, PresentedCredentials, RouteAuth,
+    WithoutCredentials,
+};
+pub use refusal::{AuthRefusal, Unauthenticated};

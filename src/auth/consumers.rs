@@ -1,0 +1,156 @@
+//! [`ConsumerTable`]: the consumers, found by the hash of a key or by name.
+//!
+//! A million consumers with a key each take about 100 bytes a key: hashes, names and expiries are in a few arrays,
+//! which the two indexes refer to by 32-bit numbers.
+
+mod builder;
+
+use ahash::RandomState;
+use hashbrown::HashTable;
+
+pub use self::builder::ConsumerTableBuilder;
+pub(super) use self::builder::is_consumer_name;
+use super::key::KeyHash;
+use crate::clock::StoreTime;
+use crate::identity::Consumer;
+
+/// The consumers, their plans and keys. Immutable: a reload replaces it.
+#[derive(Default)]
+pub struct ConsumerTable {
+    consumers: Vec<ConsumerEntry>,
+    by_name: HashTable<u32>,
+    keys: Vec<KeyEntry>,
+    by_hash: HashTable<u32>,
+    /// The names of consumers and of keys, one after the other.
+    texts: String,
+    plans: Vec<Box<str>>,
+    hasher: RandomState,
+}
+
+/// A text in [`ConsumerTable::texts`].
+#[derive(Clone, Copy)]
+struct TextRange {
+    start: u32,
+    length: u16,
+}
+
+/// A consumer.
+struct ConsumerEntry {
+    name: TextRange,
+    /// The index of its plan.
+    plan: Option<u16>,
+    is_disabled: bool,
+}
+
+/// A key.
+struct KeyEntry {
+    hash: KeyHash,
+    /// The index of its consumer.
+    consumer: u32,
+    id: TextRange,
+    /// When it ceases to be valid, in seconds since the epoch.
+    expires: Option<u32>,
+}
+
+/// A key that was found, and its consumer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FoundKey<'t> {
+    /// The consumer.
+    pub consumer: Consumer<'t>,
+    /// The name of the key; empty if it has none.
+    pub id: &'t str,
+    /// True if it may be used now.
+    pub validity: KeyValidity,
+}
+
+/// If a key may be used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeyValidity {
+    /// It may.
+    Valid,
+    /// It has expired.
+    Expired,
+    /// Its consumer is disabled.
+    Disabled,
+}
+
+/// A consumer that was found by its name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FoundConsumer<'t> {
+    /// The consumer.
+    pub consumer: Consumer<'t>,
+    /// True if its requests are refused.
+    pub is_disabled: bool,
+}
+
+impl ConsumerTable {
+    /// Finds a key at the time `now`. The time of a lookup does not depend on how much of a hash is equal in a way
+    /// that a client could use: a client chooses the key, and not its hash.
+    pub fn key(&self, hash: &KeyHash, now: StoreTime) -> Option<FoundKey<'_>> {
+        let wanted = self.hasher.hash_one(hash);
+        let is_same = |index: &u32| self.keys[*index as usize].hash == *hash;
+        let key = &self.keys[*self.by_hash.find(wanted, is_same)? as usize];
+        let entry = &self.consumers[key.consumer as usize];
+        let is_expired = key.expires.is_some_and(|end| now.as_unix_ms() / 1000 >= u64::from(end));
+        let validity = match (entry.is_disabled, is_expired) {
+            (true, _) => KeyValidity::Disabled,
+            (false, true) => KeyValidity::Expired,
+            (false, false) => KeyValidity::Valid,
+        };
+        Some(FoundKey { consumer: self.view(entry), id: self.text(key.id), validity })
+    }
+
+    /// Finds a consumer by its name.
+    pub fn consumer(&self, name: &str) -> Option<FoundConsumer<'_>> {
+        let wanted = self.hasher.hash_one(name);
+        let is_same = |index: &u32| self.text(self.consumers[*index as usize].name) == name;
+        let entry = &self.consumers[*self.by_name.find(wanted, is_same)? as usize];
+        Some(FoundConsumer { consumer: self.view(entry), is_disabled: entry.is_disabled })
+    }
+
+    /// The number of consumers.
+    pub fn len(&self) -> usize {
+        self.consumers.len()
+    }
+
+    /// True without a consumer.
+    pub fn is_empty(&self) -> bool {
+        self.consumers.is_empty()
+    }
+
+    /// The number of keys.
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The memory of the table, in bytes.
+    pub fn memory(&self) -> usize {
+        let entries = size_of::<ConsumerEntry>() * self.consumers.capacity()
+            + size_of::<KeyEntry>() * self.keys.capacity();
+        let index = |table: &HashTable<u32>| table.allocation_size();
+        entries + self.texts.capacity() + index(&self.by_name) + index(&self.by_hash)
+    }
+
+    fn view(&self, entry: &ConsumerEntry) -> Consumer<'_> {
+        let plan = entry.plan.and_then(|plan| self.plans.get(usize::from(plan)));
+        Consumer { name: self.text(entry.name), plan: plan.map(|plan| &**plan) }
+    }
+
+    fn text(&self, range: TextRange) -> &str {
+        let start = range.start as usize;
+        &self.texts[start..start + usize::from(range.length)]
+    }
+}
+
+/// The counts alone: the content is secret, or large.
+impl std::fmt::Debug for ConsumerTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsumerTable")
+            .field("consumers", &self.len())
+            .field("keys", &self.key_count())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! [`Unauthenticated`]: the refusal of a request that is not authenticated.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header;
+
+use super::kind::{AuthKind, AuthMethod};
+use crate::identity::ApiKeySource;
+
+/// Why a request is not authenticated.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AuthRefusal {
+    /// It has no credentials.
+    Missing,
+    /// Its credentials are not valid.
+    Invalid,
+}
+
+/// The refusal of a request that is not authenticated: its text, and a challenge for each method.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Unauthenticated {
+    /// The reason.
+    pub reason: AuthRefusal,
+    /// The text for the client. It does not say what is wrong with credentials.
+    pub detail: Box<str>,
+    /// The values of `WWW-Authenticate`.
+    pub challenges: Box<[Box<str>]>,
+}
+
+/// The text for a client with wrong credentials.
+const INVALID: &str = "the credentials are not valid";
+
+impl Unauthenticated {
+    /// The refusal of a request without credentials.
+    pub(super) fn missing(methods: &[Arc<AuthMethod>]) -> Self {
+        let mut detail = "the request has no credentials; expected ".to_owned();
+        for (index, method) in methods.iter().enumerate() {
+            detail.push_str(if index == 0 { "" } else { ", or " });
+            method.describe(&mut detail);
+        }
+        let challenges = challenges(methods, "");
+        Self { reason: AuthRefusal::Missing, detail: detail.into(), challenges }
+    }
+
+    /// The refusal of a request with wrong credentials.
+    pub(super) fn invalid(methods: &[Arc<AuthMethod>]) -> Self {
+        // RFC 6750, 3.1.
+        let error = format!(", error=\"invalid_token\", error_description=\"{INVALID}\"");
+        let challenges = challenges(methods, &error);
+        Self { reason: AuthRefusal::Invalid, detail: INVALID.into(), challenges }
+    }
+}
+
+impl fmt::Display for Unauthenticated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+/// A challenge for each way to send credentials. `error` is added to those after `Bearer`.
+fn challenges(methods: &[Arc<AuthMethod>], error: &str) -> Box<[Box<str>]> {
+    let mut challenges: Vec<Box<str>> = Vec::new();
+    for AuthMethod { name, kind, .. } in methods.iter().map(|method| &**method) {
+        match kind {
+            AuthKind::ApiKey { sources, .. } => {
+                challenges.extend(sources.iter().map(|source| match source {
+                    ApiKeySource::Header(header) if *header == header::AUTHORIZATION => {
+                        format!("Bearer realm=\"{name}\"{error}").into()
+                    }
+                    ApiKeySource::Header(header) => place(name, "header", header.as_str()),
+                    ApiKeySource::Query(parameter) => place(name, "query", parameter),
+                    ApiKeySource::Cookie(cookie) => place(name, "cookie", cookie),
+                }));
+            }
+            AuthKind::Certificate { .. } => {
+                challenges.push(format!("Certificate realm=\"{name}\"").into());
+            }
+        }
+    }
+    challenges.into()
+}
+
+/// The challenge for an API key in a place. Its scheme is not registered, as no scheme for API keys is.
+fn place(realm: &str, kind: &str, name: &str) -> Box<str> {
+    let is_quotable = |c: &char| matches!(c, ' '..='~') && !matches!(c, '"' | '\\');
+    let name: String = name.chars().filter(is_quotable).collect();
+    format!("ApiKey realm=\"{realm}\", in=\"{kind}\", name=\"{name}\"").into()
+}

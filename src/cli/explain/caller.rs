@@ -1,0 +1,53 @@
+//! The consumer that sends the request of `explain`.
+
+use crate::auth::{AuthCredentials, AuthError, ConsumerTable, RouteAuth};
+use crate::clock::StoreTime;
+use crate::error::{FailedAuthentication, GatewayError};
+use crate::http1::RequestHead;
+use crate::identity::OwnedConsumer;
+
+/// The consumers, and the one that the operator names.
+#[derive(Clone, Copy)]
+pub(super) struct ExplainedCaller<'a> {
+    pub(super) consumers: &'a ConsumerTable,
+    /// `None`: the request's own credentials decide.
+    pub(super) name: Option<&'a str>,
+}
+
+impl ExplainedCaller<'_> {
+    /// The consumer that sends the request with this head at `now`, by the `auth` of its route.
+    ///
+    /// # Errors
+    ///
+    /// Its credentials are missing, wrong, or can be read in more than one way.
+    pub(super) fn identify(
+        &self,
+        auth: &RouteAuth,
+        head: &RequestHead,
+        now: StoreTime,
+    ) -> Result<Option<OwnedConsumer>, GatewayError> {
+        self.find(auth, head, now).map_err(|error| match error {
+            AuthError::Ambiguous(error) => GatewayError::Ambiguous(error),
+            AuthError::Unauthenticated(refused) => {
+                let failed = FailedAuthentication { refused, counted_by: None };
+                GatewayError::Unauthenticated(Box::new(failed))
+            }
+        })
+    }
+
+    fn find(
+        &self,
+        auth: &RouteAuth,
+        head: &RequestHead,
+        now: StoreTime,
+    ) -> Result<Option<OwnedConsumer>, AuthError> {
+        if let Some(name) = self.name {
+            return auth.named(name, self.consumers).map(|consumer| Some(consumer.into()));
+        }
+        let (headers, query) = (&head.fields, head.query());
+        let presented = auth.presented(&AuthCredentials { headers, query, certificate: None })?;
+        let Some(presented) = presented else { return Ok(None) };
+        let consumer = auth.verify(&presented, self.consumers, now)?;
+        Ok(Some(consumer.into()))
+    }
+}

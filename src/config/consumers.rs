@@ -1,0 +1,61 @@
+//! `consumers`: the customers that use the gateway's routes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The consumers: in a file of their own, or in this one.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsumersConfig {
+    /// Path of a YAML file with a list of consumers. When it changes, it is read again, and nothing else changes; a
+    /// faulty file keeps the consumers that were read before. Default: none.
+    pub file: Option<PathBuf>,
+    /// Consumers, instead of a file.
+    #[serde(default)]
+    pub entries: Vec<ConsumerConfig>,
+}
+
+/// A consumer.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsumerConfig {
+    /// Name of the consumer in counters, logs and headers: 1 to 128 characters, unique among the consumers.
+    pub name: String,
+    /// Name of its plan. Default: none, and limits have their own quotas.
+    pub plan: Option<String>,
+    /// Its API keys.
+    #[serde(default)]
+    pub keys: Vec<ConsumerKeyConfig>,
+    /// Texts for your own tools, by name. The gateway does not use them.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Refuse its requests.
+    #[serde(default)]
+    pub disabled: bool,
+}
+
+/// An API key of a consumer. `tidegate key new` prints a key and its record.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsumerKeyConfig {
+    /// Name of the key, for operators: at most 64 characters. Default: none.
+    pub id: Option<String>,
+    /// SHA-256 of the key, in hexadecimal digits. The key itself is in no file.
+    #[schemars(regex(pattern = "^[0-9A-Fa-f]{64}$"))]
+    pub sha256: String,
+    /// When the key ceases to be valid, such as `2027-01-01T00:00:00Z` or `2027-01-01`. Default: never.
+    pub expires: Option<String>,
+}
+
+/// The consumers that may use a route: each that has one of the plans or names.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteConsumersConfig {
+    /// Names of plans.
+    pub plans: Vec<String>,
+    /// Names of consumers.
+    pub names: Vec<String>,
+}

@@ -1,0 +1,97 @@
+//! `plans`: the quotas of consumers, by limit.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::rate::Rate;
+use super::scalar::ScalarValue as _;
+
+/// The quotas of one plan, by limit.
+pub type PlanConfig = BTreeMap<String, PlanQuota>;
+
+/// The quota of a plan's consumers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PlanQuota {
+    /// Units of cost per window.
+    Units(u32),
+    /// The same, with the window, which must be the limit's.
+    Rate(Rate),
+    /// The limit does not apply.
+    Unlimited,
+    /// The limit admits none of their requests.
+    Blocked,
+}
+
+/// The syntax, for faults and the schema.
+const SYNTAX: &str =
+    "a quota such as 1000, or 1000/1m with the limit's own window; unlimited; or 0, which blocks";
+const UNLIMITED: &str = "unlimited";
+
+impl<'de> Deserialize<'de> for PlanQuota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PlanQuotaVisitor;
+
+        impl Visitor<'_> for PlanQuotaVisitor {
+            type Value = PlanQuota;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(SYNTAX)
+            }
+
+            fn visit_u64<E: Error>(self, quota: u64) -> Result<PlanQuota, E> {
+                let invalid = || E::invalid_value(Unexpected::Unsigned(quota), &self);
+                match u32::try_from(quota).map_err(|_| invalid())? {
+                    0 => Ok(PlanQuota::Blocked),
+                    units => Ok(PlanQuota::Units(units)),
+                }
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<PlanQuota, E> {
+                if text == UNLIMITED {
+                    return Ok(PlanQuota::Unlimited);
+                }
+                Rate::parse(text).map(PlanQuota::Rate).ok_or_else(|| {
+                    let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {SYNTAX}"));
+                    let expected = meant.as_deref().unwrap_or(SYNTAX);
+                    E::invalid_value(Unexpected::Str(text), &expected)
+                })
+            }
+        }
+
+        deserializer.deserialize_any(PlanQuotaVisitor)
+    }
+}
+
+impl Serialize for PlanQuota {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Units(units) => serializer.serialize_u32(*units),
+            Self::Rate(rate) => serializer.collect_str(rate),
+            Self::Unlimited => serializer.serialize_str(UNLIMITED),
+            Self::Blocked => serializer.serialize_u32(0),
+        }
+    }
+}
+
+impl JsonSchema for PlanQuota {
+    fn schema_name() -> Cow<'static, str> {
+        "PlanQuota".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": SYNTAX,
+            "examples": [1000],
+            "oneOf": [
+                {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+                {"type": "string", "enum": [UNLIMITED]},
+                {"type": "string", "pattern": Rate::PATTERN},
+            ],
+        })
+    }
+}

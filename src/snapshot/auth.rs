@@ -1,0 +1,178 @@
+//! Compiles the ways to authenticate, and how each route uses them.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use hashbrown::HashSet;
+use siphasher::sip::SipHasher13;
+
+use super::section::Section;
+use crate::auth::{
+    AllowedConsumers, AuthKind, AuthMethod, KeyForwarding, RouteAuth, WithoutCredentials,
+};
+use crate::config::{self, Config, MaxFailures};
+use crate::identity::ApiKeySource;
+use crate::limit::{Limit, LimitIdentity, MAX_RESOLUTION, Quota};
+
+/// The ways to authenticate, by name.
+pub(super) type AuthMethods = BTreeMap<String, Arc<AuthMethod>>;
+
+/// Compiles the section `auth`. A faulty method is reported and left out.
+pub(super) fn methods(root: &Section<'_>, config: &Config) -> AuthMethods {
+    let mut methods = AuthMethods::new();
+    for (name, configured) in &config.auth {
+        let section = root.at("auth").entry(name);
+        section.ensure_key_name(name);
+        let Some(kind) = kind(&section, configured, config) else { continue };
+        let max_failures = max_failures(name, configured.max_failures);
+        let method = AuthMethod { name: name.as_str().into(), kind, max_failures };
+        methods.insert(name.clone(), Arc::new(method));
+    }
+    note_unused(root, config);
+    methods
+}
+
+/// The kind of a method; `None` if it has none, or two.
+fn kind(
+    section: &Section<'_>,
+    configured: &config::AuthMethodConfig,
+    config: &Config,
+) -> Option<AuthKind> {
+    if !section.can_read(&["api_key", "certificate"]) {
+        return None;
+    }
+    match (&configured.api_key, &configured.certificate) {
+        (Some(key), None) => {
+            check_sources(&section.at("api_key").at("from"), &key.from);
+            let is_known = section.root().can_read(&["consumers"]);
+            if config.consumers.is_none() && is_known {
+                let what = "API keys without `consumers`: every key would be refused";
+                section.fault_at_key(what, "a section `consumers` with `file` or `entries`");
+            }
+            let forwarding =
+                if key.forward_credentials { KeyForwarding::Keep } else { KeyForwarding::Remove };
+            Some(AuthKind::ApiKey { sources: key.from.as_slice().into(), forwarding })
+        }
+        (None, Some(certificate)) => {
+            let asks = |tls: &config::Tls| {
+                tls.certificates.iter().any(|certificate| certificate.client_ca.is_some())
+            };
+            let mut listeners = config.listen.iter().filter_map(|own| own.tls.as_ref());
+            if !listeners.any(asks) {
+                let what = "no listener asks clients for a certificate";
+                section.at("certificate").note_at_key(what, "a certificate with `client_ca`");
+            }
+            Some(AuthKind::Certificate { consumer: certificate.consumer })
+        }
+        (Some(_), Some(_)) => {
+            section
+                .at("certificate")
+                .fault_at_key("both `api_key` and `certificate`", "one of them");
+            None
+        }
+        (None, None) => {
+            section.fault_at_key("no kind", "`api_key` or `certificate`");
+            None
+        }
+    }
+}
+
+/// Reports an empty list and duplicates, and notes keys in queries.
+fn check_sources(section: &Section<'_>, sources: &[ApiKeySource]) {
+    section.ensure(!sources.is_empty(), "no place of a key", "at least one");
+    for (index, source) in sources.iter().enumerate() {
+        let section = section.index(index);
+        let is_first = !sources[..index].contains(source);
+        section.ensure(is_first, &format!("duplicate place `{source}`"), "each place once");
+        if matches!(source, ApiKeySource::Query(_)) {
+            let what =
+                format!("`{source}`: URLs with keys are kept in histories and other servers' logs");
+            section.note(what, "`header:NAME`");
+        }
+    }
+}
+
+/// The limit of refused credentials, by client address.
+fn max_failures(name: &str, configured: MaxFailures) -> Option<Arc<Limit>> {
+    let MaxFailures::Rate(rate) = configured else { return None };
+    let window = rate.window.millis();
+    // The largest one that divides the window, as for other limits.
+    let resolution = (1..=6).rev().find(|parts| window.is_multiple_of((*parts).into()));
+    let resolution = resolution.unwrap_or(1).min(MAX_RESOLUTION);
+    // Only what gives stored counters their meaning, as for other limits.
+    let mut fingerprint = SipHasher13::new_with_keys(0, 0);
+    fingerprint.write(b"failures");
+    fingerprint.write_u64(window);
+    // `~` is not valid in configured names.
+    let identity = LimitIdentity::new(format!("{name}~failures"), fingerprint.finish());
+    Some(Arc::new(Limit::new(identity, Quota::sliding(rate.quota, window, resolution))))
+}
+
+/// Notes methods that no route names.
+fn note_unused(root: &Section<'_>, config: &Config) {
+    let named = config.routes.iter().flat_map(|route| &route.auth);
+    let named: HashSet<&String, RandomState> = named.collect();
+    for name in config.auth.keys().filter(|name| !named.contains(name)) {
+        let what = format!("no route authenticates by `{name}`");
+        root.at("auth").entry(name).note_at_key(what, "its name in `auth` of a route");
+    }
+}
+
+/// Compiles the authentication of a route; `None` if it has none.
+pub(super) fn of_route(
+    section: &Section<'_>,
+    route: &config::RouteConfig,
+    methods: &AuthMethods,
+    config: &Config,
+) -> Option<RouteAuth> {
+    let mut seen = HashSet::<&str, RandomState>::default();
+    for (index, name) in route.auth.iter().enumerate() {
+        let section = section.at("auth").index(index);
+        section.ensure_auth_reference(name, &config.auth);
+        section.ensure(seen.insert(name), &format!("duplicate `{name}`"), "each way once");
+    }
+    let has_auth = !route.auth.is_empty() || !section.can_read(&["auth"]);
+    if !has_auth {
+        for (key, is_set) in
+            [("auth_optional", route.auth_optional), ("consumers", route.consumers.is_some())]
+        {
+            if is_set {
+                section.at(key).fault_at_key(format!("`{key}` without `auth`"), "`auth`");
+            }
+        }
+        return None;
+    }
+    let allowed = route.consumers.as_ref().map(|allowed| {
+        let section = section.at("consumers");
+        allowed_consumers(&section, allowed, route.auth_optional, config)
+    });
+    let without_credentials = match route.auth_optional {
+        true => WithoutCredentials::Proceed,
+        false => WithoutCredentials::Refuse,
+    };
+    let named = route.auth.iter().filter_map(|name| methods.get(name)).map(Arc::clone);
+    Some(RouteAuth::new(named.collect(), without_credentials, allowed))
+}
+
+fn allowed_consumers(
+    section: &Section<'_>,
+    allowed: &config::RouteConsumersConfig,
+    auth_optional: bool,
+    config: &Config,
+) -> AllowedConsumers {
+    if allowed.plans.is_empty() && allowed.names.is_empty() && section.can_read(&["plans", "names"])
+    {
+        section.fault_at_key("no consumer may use this route", "`plans` or `names`");
+    }
+    if auth_optional {
+        let what = "`consumers` with `auth_optional`, though a request without credentials has no consumer";
+        section.fault_at_key(what, "one of them");
+    }
+    for (index, plan) in allowed.plans.iter().enumerate() {
+        section.at("plans").index(index).ensure_reference("plan", plan, &config.plans);
+    }
+    let boxed = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
+    AllowedConsumers { plans: boxed(&allowed.plans), names: boxed(&allowed.names) }
+}

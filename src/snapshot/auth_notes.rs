@@ -1,0 +1,211 @@
+//! Notes on limits that count callers in another way than their routes know them.
+
+use ahash::RandomState;
+use hashbrown::HashSet;
+
+use super::section::Section;
+use crate::config::{Config, LimitConfig, RouteConfig};
+use crate::identity::KeyPart;
+
+/// Notes limits by `token` on routes that know their consumers, and limits by `consumer` on routes that do not. Each
+/// limit is noted once.
+pub(super) fn add(root: &Section<'_>, config: &Config) {
+    let mut noted = HashSet::<&str, RandomState>::default();
+    for route in &config.routes {
+        for name in route.limits.iter().chain(route.status.iter().flatten()) {
+            let Some(limit) = config.limits.get(name) else { continue };
+            let Some(note) = note(route, limit) else { continue };
+            if noted.insert(name) {
+                root.at("limits").entry(name).at("key").note(note.what, note.expected);
+            }
+        }
+    }
+}
+
+struct KeyNote {
+    what: String,
+    expected: &'static str,
+}
+
+fn note(route: &RouteConfig, limit: &LimitConfig) -> Option<KeyNote> {
+    let has = |part: KeyPart| limit.key.contains(&part);
+    let name = &route.name;
+    if route.auth.is_empty() {
+        let part = [KeyPart::Consumer, KeyPart::Plan].into_iter().find(|part| has(part.clone()))?;
+        let what = format!(
+            "`{part}` is empty on the route `{name}`, which has no `auth`: it counts addresses"
+        );
+        return Some(KeyNote { what, expected: "`auth` of the route, or another key" });
+    }
+    has(KeyPart::Token).then(|| KeyNote {
+        what: format!(
+            "`token` on the route `{name}`, which knows its consumers: one with several keys has a quota for each"
+        ),
+        expected: "`consumer`",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{config, snapshot::Snapshot};
+
+    fn messages(text: &str) -> Vec<String> {
+        let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+        match config::parse("t.yaml", text) {
+            Err(error) => error.faults.iter().map(|fault| first_line(fault.to_string())).collect(),
+            Ok(loaded) => match Snapshot::compile(&loaded) {
+                Ok(snapshot) => {
+                    snapshot.notes.iter().map(|note| first_line(note.to_string())).collect()
+                }
+                Err(faults) => faults.iter().map(|fault| first_line(fault.to_string())).collect(),
+            },
+        }
+    }
+
+    const GOOD: &str = "\
+auth: {keys: {api_key: {}}}
+consumers: {entries: [{name: acme, plan: gold}]}
+plans: {gold: {}}
+limits: {one: {quota: 5, window: 1m, key: [consumer]}}
+upstreams: {app: {respond: {}}}
+routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
+";
+
+    /// The messages on [`GOOD`] with this change.
+    fn changed(from: &str, to: &str) -> Vec<String> {
+        assert!(GOOD.contains(from), "{from}");
+        messages(&GOOD.replace(from, to))
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_their_route_are_noted() {
+        assert_eq!(messages(GOOD), [""; 0]);
+        let token = changed("key: [consumer]", "key: [token, client_ip]");
+        let expected = "t.yaml:4:38: `token` on the route `a`, which knows its consumers";
+        assert!(token.iter().any(|note| note.starts_with(expected)), "{token:?}");
+        let plan = changed("auth: [keys], limits", "limits");
+        let expected = "t.yaml:4:38: `consumer` is empty on the route `a`, which has no `auth`";
+        assert!(plan.iter().any(|note| note.starts_with(expected)), "{plan:?}");
+        let query = changed("api_key: {}", "api_key: {from: ['query:key']}");
+        assert!(query[0].starts_with("t.yaml:1:33: `query:key`: URLs with keys"), "{query:?}");
+        let certificate = changed("api_key: {}", "certificate: {consumer: sha256}");
+        assert!(certificate[0].contains("no listener asks clients"), "{certificate:?}");
+        let unused = changed(
+            "auth: {keys: {api_key: {}}}",
+            "auth: {keys: {api_key: {}}, other: {api_key: {}}}",
+        );
+        assert!(unused[0].contains("no route authenticates by `other`"), "{unused:?}");
+    }
+
+    #[test]
+    fn faulty_authentication_is_refused() {
+        for (from, to, expected) in [
+            ("api_key: {}", "apikey: {}", "1:15: unknown key `apikey`, expected `api_key`"),
+            ("{api_key: {}}", "{}", "1:8: no kind, expected `api_key` or `certificate`"),
+            (
+                "{api_key: {}}",
+                "{api_key: {}, certificate: {consumer: san_uri}}",
+                "1:28: both `api_key` and `certificate`, expected one of them",
+            ),
+            (
+                "api_key: {}",
+                "api_key: {from: []}",
+                "1:25: no place of a key, expected at least one",
+            ),
+            (
+                "api_key: {}",
+                "api_key: {from: [x-api-key]}",
+                "1:32: `x-api-key`, expected `header:x-api-key`: header:NAME, query:NAME or cookie:NAME",
+            ),
+            (
+                "api_key: {}",
+                "api_key: {from: ['header:a', 'header:A']}",
+                "1:44: duplicate place `header:a`, expected each place once",
+            ),
+            (
+                "api_key: {}",
+                "api_key: {}, max_failures: 30",
+                "1:42: `30`, expected off, or a rate such as 30/1m",
+            ),
+            (
+                "api_key: {}",
+                "certificate: {consumer: cn}",
+                "1:39: `cn`, expected san_uri, san_dns, subject_cn or sha256",
+            ),
+            (
+                "auth: [keys]",
+                "auth: [key]",
+                "6:42: unknown way to authenticate `key`, expected `keys`",
+            ),
+            (
+                "auth: [keys]",
+                "auth: [keys, keys]",
+                "6:48: duplicate `keys`, expected each way once",
+            ),
+            ("auth: [keys],", "auth_optional: true,", "6:35: `auth_optional` without `auth`"),
+            ("auth: [keys],", "consumers: {plans: [gold]},", "6:35: `consumers` without `auth`"),
+            (
+                "auth: [keys],",
+                "auth: [keys], consumers: {},",
+                "6:49: no consumer may use this route, expected `plans` or `names`",
+            ),
+            (
+                "auth: [keys],",
+                "auth: [keys], consumers: {plans: [glod]},",
+                "6:69: unknown plan `glod`, expected `gold`",
+            ),
+            (
+                "auth: [keys],",
+                "auth: [keys], auth_optional: true, consumers: {names: [acme]},",
+                "6:70: `consumers` with `auth_optional`",
+            ),
+            ("plan: gold}", "plan: glod}", "2:43: unknown plan `glod`, expected `gold`"),
+            (
+                "{name: acme, plan: gold}",
+                "{name: acme}, {name: acme}",
+                "2:44: duplicate consumer `acme`, expected each name once (line 2 has it already)",
+            ),
+            ("name: acme, plan", "name: '', plan", "2:30: this name of a consumer"),
+            (
+                "plan: gold}",
+                "keys: [{sha256: 0b6c}]}",
+                "2:53: this value, expected the SHA-256 of the key",
+            ),
+            (
+                "consumers: {entries: [{name: acme, plan: gold}]}\n",
+                "",
+                "1:15: API keys without `consumers`: every key would be refused",
+            ),
+            (
+                "{entries: [{name: acme, plan: gold}]}",
+                "{file: a.yaml, entries: [{name: acme}]}",
+                "2:28: both `file` and `entries`, expected one of them",
+            ),
+            (
+                "{entries: [{name: acme, plan: gold}]}",
+                "{}",
+                "2:1: no consumers, expected `file` or `entries`",
+            ),
+        ] {
+            let messages = changed(from, to);
+            let start = format!("t.yaml:{expected}");
+            assert!(messages.iter().any(|text| text.starts_with(&start)), "{to}: {messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_failures_is_like_any_other() {
+        let compile =
+            |text: &str| Snapshot::compile(&config::parse("t.yaml", text).unwrap()).unwrap();
+        let limit = |snapshot: &Snapshot| {
+            let auth = snapshot.routes[0].auth.as_ref().unwrap();
+            auth.methods()[0].max_failures.clone()
+        };
+        let own = limit(&compile(GOOD)).unwrap();
+        assert_eq!((own.name(), own.quota.limit, own.quota.window), ("keys~failures", 30, 60_000));
+        let changed = GOOD.replace("api_key: {}", "api_key: {}, max_failures: 5/1m");
+        assert_eq!(limit(&compile(&changed)).unwrap().identity, own.identity, "the counter stays");
+        let off = GOOD.replace("api_key: {}", "api_key: {}, max_failures: off");
+        assert!(limit(&compile(&off)).is_none());
+    }
+}

@@ -1,0 +1,157 @@
+//! [`ConsumerSource`]: where the consumers are, and how they are read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::section::Section;
+use crate::auth::{ConsumerTable, ConsumerTableBuilder};
+use crate::config::{
+    self, Config, ConsumerRecord, ConsumersText, Fault, Faults, KeyRecord, RecordPart,
+    RecordSink as _,
+};
+use crate::file::{self, FileError, READ_TIMEOUT};
+
+/// Maximum size of a file of consumers, in bytes.
+const MAX_LEN: u64 = 1 << 30;
+
+/// Where the consumers are. The consumers themselves are no part of the rules: they change without a reload.
+#[derive(Clone, Debug, Default)]
+pub enum ConsumerSource {
+    /// There are none.
+    #[default]
+    None,
+    /// In the configuration.
+    Entries(Arc<ConsumerTable>),
+    /// In a file of their own.
+    File(ConsumersFile),
+}
+
+/// A file of consumers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConsumersFile {
+    path: PathBuf,
+    /// The plans that its consumers may have.
+    plans: Arc<[Box<str>]>,
+}
+
+impl ConsumerSource {
+    /// Reads the consumers.
+    ///
+    /// # Errors
+    ///
+    /// The faults of the file.
+    pub fn load(&self) -> Result<Arc<ConsumerTable>, Faults> {
+        match self {
+            Self::None => Ok(Arc::default()),
+            Self::Entries(table) => Ok(Arc::clone(table)),
+            Self::File(file) => file.load().map(Arc::new),
+        }
+    }
+
+    /// The file, if the consumers are in one.
+    pub fn file(&self) -> Option<&ConsumersFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::None | Self::Entries(_) => None,
+        }
+    }
+}
+
+impl ConsumersFile {
+    /// The path as configured.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is not UTF-8, or has a fault: all of them, up to 50.
+    pub fn load(&self) -> Result<ConsumerTable, Faults> {
+        let name = self.path.display().to_string();
+        let path = self.path.clone();
+        let bytes = file::read_within(READ_TIMEOUT, move || file::read_regular(&path, MAX_LEN + 1));
+        let whole = |error: &FileError| Fault::of_file(&name, &error.to_string(), error.expected());
+        let bytes = bytes.map_err(|error| Faults::from(whole(&error)))?;
+        if bytes.len() as u64 > MAX_LEN {
+            return Err(whole(&FileError::TooLong(MAX_LEN)).into());
+        }
+        let text = config::text_of(&name, &bytes)?;
+        let mut builder = ConsumerTableBuilder::new(&self.plans);
+        let faults = ConsumersText { name: &name, text }.read(&mut builder);
+        match Faults::new(faults) {
+            Some(faults) => Err(faults),
+            None => Ok(builder.build()),
+        }
+    }
+}
+
+/// Compiles the section `consumers`.
+pub(super) fn compile(root: &Section<'_>, config: &Config) -> ConsumerSource {
+    let Some(configured) = &config.consumers else { return ConsumerSource::None };
+    let section = root.at("consumers");
+    let plans: Arc<[Box<str>]> = config.plans.keys().map(|name| name.as_str().into()).collect();
+    match (&configured.file, configured.entries.is_empty()) {
+        (Some(_), false) => {
+            section.at("entries").fault_at_key("both `file` and `entries`", "one of them");
+            ConsumerSource::None
+        }
+        (Some(path), true) => ConsumerSource::File(ConsumersFile { path: path.clone(), plans }),
+        (None, _) => {
+            let is_known = section.can_read(&["file", "entries"]);
+            let has_entries = section.has_key("entries") || !is_known;
+            if !has_entries {
+                section.fault_at_key("no consumers", "`file` or `entries`");
+            }
+            ConsumerSource::Entries(Arc::new(entries(&section, &configured.entries, &plans)))
+        }
+    }
+}
+
+/// The table of the consumers in the configuration. Reports faulty ones.
+fn entries(
+    section: &Section<'_>,
+    entries: &[config::ConsumerConfig],
+    plans: &[Box<str>],
+) -> ConsumerTable {
+    let mut builder = ConsumerTableBuilder::new(plans);
+    for (index, entry) in entries.iter().enumerate() {
+        if section.is_full() {
+            break;
+        }
+        let section = section.at("entries").index(index);
+        if !section.can_read(&["name", "plan", "keys", "disabled"]) {
+            continue;
+        }
+        for fault in builder.add(&record_of(entry), section.at("name").line()) {
+            section_of(&section, fault.part).fault(fault.what, &fault.expected);
+        }
+    }
+    builder.build()
+}
+
+fn record_of(entry: &config::ConsumerConfig) -> ConsumerRecord<'_> {
+    let keys = entry.keys.iter().map(|key| KeyRecord {
+        id: key.id.as_deref().map(Into::into),
+        sha256: key.sha256.as_str().into(),
+        expires: key.expires.as_deref().map(Into::into),
+    });
+    ConsumerRecord {
+        name: entry.name.as_str().into(),
+        plan: entry.plan.as_deref().map(Into::into),
+        keys: keys.collect(),
+        is_disabled: entry.disabled,
+    }
+}
+
+fn section_of<'s>(entry: &Section<'s>, part: RecordPart) -> Section<'s> {
+    let key = |index| entry.at("keys").index(index);
+    match part {
+        RecordPart::Name => entry.at("name"),
+        RecordPart::Plan => entry.at("plan"),
+        RecordPart::KeyId(index) => key(index).at("id"),
+        RecordPart::KeyHash(index) => key(index).at("sha256"),
+        RecordPart::KeyExpiry(index) => key(index).at("expires"),
+    }
+}
