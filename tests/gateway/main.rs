@@ -10,6 +10,8 @@ use std::{path::Path, process::Command};
 mod access;
 /// The gateway, `explain` and `replay` decide alike.
 mod agreement;
+/// API keys, certificates, consumers and plans.
+mod auth;
 /// Places at a target that clients hold at their own pace.
 mod client_paced;
 /// Compressed responses.

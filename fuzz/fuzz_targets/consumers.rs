@@ -1,0 +1,15 @@
+//! Any text is a list of consumers or gives a list of faults. Records that are read line by line are those that the
+//! YAML parser's events give: see the tests of `config::consumers_file`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::{auth::ConsumerTableBuilder, config::ConsumersText};
+
+fuzz_target!(|text: &str| {
+    let plans = [Box::from("free"), Box::from("gold")];
+    let mut builder = ConsumerTableBuilder::new(&plans);
+    let faults = ConsumersText { name: "fuzz.yaml", text }.read(&mut builder);
+    let table = builder.build();
+    assert!(table.key_count() == 0 || !table.is_empty());
+    faults.iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
+});
