@@ -243,6 +243,11 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
 }
 
 impl Options {
+    /// True if the part `protocols` measures this scenario.
+    fn selects(&self, scenario: scenario::Scenario) -> bool {
+        scenario.to_string().contains(&self.scenario)
+    }
+
     /// A sentence that describes the run.
     fn describe(&self) -> String {
         let peers =

@@ -95,8 +95,9 @@ impl Run<'_> {
             eprintln!("skipped: TLS and HTTP/2 are measured with h2load, which is not installed");
             return Ok(());
         }
-        for round in 0..self.options.rounds {
-            for row in ROWS.iter().filter(|row| self.selects(row.scenario)) {
+        let options = self.options;
+        for round in 0..options.rounds {
+            for row in ROWS.iter().filter(|row| options.selects(row.scenario)) {
                 for program in self.order(round).filter(|program| program.can_do(row.scenario)) {
                     let cpu_time = self.cpu_of(program, row)?;
                     self.add_cpu(program, row.scenario, round, &cpu_time);
@@ -105,11 +106,6 @@ impl Run<'_> {
         }
         self.idle_memory()?;
         self.writes()
-    }
-
-    /// True if the options select this scenario.
-    fn selects(&self, scenario: Scenario) -> bool {
-        scenario.to_string().contains(&self.options.scenario)
     }
 
     fn cpu_of(&self, program: &Program, row: &Row) -> Result<CpuTime> {
@@ -126,7 +122,7 @@ impl Run<'_> {
     /// Memory of idle connections over TLS and of idle tunnels.
     fn idle_memory(&mut self) -> Result<()> {
         for (history, scenario, count) in IDLE {
-            if !self.selects(scenario) {
+            if !self.options.selects(scenario) {
                 continue;
             }
             let count = if self.options.quick { count / 10 } else { count };
@@ -146,7 +142,8 @@ impl Run<'_> {
             return Ok(());
         }
         let lengths = (self.options.requests / 4, self.options.requests);
-        for scenario in WRITING.into_iter().filter(|scenario| self.selects(*scenario)) {
+        let options = self.options;
+        for scenario in WRITING.into_iter().filter(|scenario| options.selects(*scenario)) {
             for program in self.programs.iter().filter(|program| program.can_do(scenario)) {
                 let writes = self.bench.writes(program, scenario, lengths)?;
                 eprintln!("{scenario}, {}: {writes:.2} writes per request", program.gateway);
