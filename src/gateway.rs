@@ -238,7 +238,7 @@ impl Gateway {
 
     /// Does the periodic work that is due. Call it every 100 ms; `count` numbers the calls.
     pub fn tick(&self, count: u32) {
-        self.dates.update(self.shared.clock.now());
+        self.dates.set(self.shared.clock.now());
         self.mirrors.sweep();
         self.leases.renew();
         self.cache.yield_connections();

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// The value of `Date`, formatted at a worker's ticks and not for each response.
+/// The value of `Date`, formatted once a second.
 pub(super) struct DateCache(RefCell<Date>);
 
 struct Date {
@@ -26,11 +26,20 @@ impl DateCache {
         Self(RefCell::new(Date::at(now / 1000)))
     }
 
-    /// Moves the date to `now`, in ms since the epoch.
-    pub(super) fn update(&self, now: u64) {
+    /// Sets the date to `now`, in ms since the epoch, at a worker's tick.
+    pub(super) fn set(&self, now: u64) {
         let mut date = self.0.borrow_mut();
         if date.second != now / 1000 {
             *date = Date::at(now / 1000);
+        }
+    }
+
+    /// Moves the date forward to `arrival`, when a request arrived, in ms since the epoch. It may be before the last
+    /// tick.
+    pub(super) fn advance(&self, arrival: u64) {
+        let mut date = self.0.borrow_mut();
+        if arrival / 1000 > date.second {
+            *date = Date::at(arrival / 1000);
         }
     }
 
