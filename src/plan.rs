@@ -53,9 +53,7 @@ pub use self::{
 use crate::{
     error::GatewayError,
     http1::Fields,
-    identity::{
-        ClientAddress, Consumer, CredentialSource, KeyPlan, KeySecret, Subject, TokenHash,
-    },
+    identity::{ClientAddress, Consumer, CredentialSource, KeyPlan, KeySecret, Subject, TokenHash},
     limit::Charge,
     route::{
         ConditionResult, ConditionalRoute, Lookup, Params,

@@ -113,7 +113,7 @@ struct FileFaults<'t> {
     faults: Vec<Fault>,
 }
 
-impl<'t> FileFaults<'t> {
+impl FileFaults<'_> {
     fn add(&mut self, location: Location, mismatch: &Mismatch) {
         if !self.is_full() {
             self.faults.push(Fault::new(self.file.name, self.file.text, location, mismatch));

@@ -57,16 +57,12 @@ impl Caller {
         secret: KeySecret,
     ) -> Self {
         let mut hash = KeyHasher::new(secret);
-        match consumer {
-            Some(Consumer { name, .. }) => {
-                hash.put(CONSUMER_TAG, name.as_bytes());
-                Self::Tokens(smallvec![hash.finish() as u64])
-            }
-            None => {
-                hash.add_address(FALLBACK_TAG, client, ipv6_prefix);
-                Self::Address(hash.finish() as u64)
-            }
+        if let Some(Consumer { name, .. }) = consumer {
+            hash.put(CONSUMER_TAG, name.as_bytes());
+            return Self::Tokens(smallvec![hash.finish() as u64]);
         }
+        hash.add_address(FALLBACK_TAG, client, ipv6_prefix);
+        Self::Address(hash.finish() as u64)
     }
 }
 

@@ -148,10 +148,8 @@ pub(super) fn of_route(
         let section = section.at("consumers");
         allowed_consumers(&section, allowed, route.auth_optional, config)
     });
-    let without_credentials = match route.auth_optional {
-        true => WithoutCredentials::Proceed,
-        false => WithoutCredentials::Refuse,
-    };
+    let without_credentials =
+        if route.auth_optional { WithoutCredentials::Proceed } else { WithoutCredentials::Refuse };
     let named = route.auth.iter().filter_map(|name| methods.get(name)).map(Arc::clone);
     Some(RouteAuth::new(named.collect(), without_credentials, allowed))
 }

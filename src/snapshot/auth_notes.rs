@@ -87,7 +87,7 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         let expected = "t.yaml:4:38: `consumer` is empty on the route `a`, which has no `auth`";
         assert!(plan.iter().any(|note| note.starts_with(expected)), "{plan:?}");
         let query = changed("api_key: {}", "api_key: {from: ['query:key']}");
-        assert!(query[0].starts_with("t.yaml:1:33: `query:key`: URLs with keys"), "{query:?}");
+        assert!(query[0].starts_with("t.yaml:1:32: `query:key`: URLs with keys"), "{query:?}");
         let certificate = changed("api_key: {}", "certificate: {consumer: sha256}");
         assert!(certificate[0].contains("no listener asks clients"), "{certificate:?}");
         let unused = changed(
@@ -159,7 +159,7 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
                 "auth: [keys], auth_optional: true, consumers: {names: [acme]},",
                 "6:70: `consumers` with `auth_optional`",
             ),
-            ("plan: gold}", "plan: glod}", "2:43: unknown plan `glod`, expected `gold`"),
+            ("plan: gold}", "plan: glod}", "2:42: unknown plan `glod`, expected `gold`"),
             (
                 "{name: acme, plan: gold}",
                 "{name: acme}, {name: acme}",

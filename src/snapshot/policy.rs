@@ -192,9 +192,8 @@ impl LimitPolicy {
             let has_own_alone = self.tiers.is_empty() && self.plans.is_empty();
             let quota = if has_own_alone { QuotaChoice::Own } else { self.choice(&subject)? };
             match quota {
-                QuotaChoice::Own => {}
                 QuotaChoice::Tier(tier) if self.is_unlimited(tier) => continue,
-                QuotaChoice::Tier(_) => {}
+                QuotaChoice::Own | QuotaChoice::Tier(_) => {}
                 QuotaChoice::Plan(plan) => match self.plans[usize::from(plan)].limit {
                     PlanLimit::Quota(_) => {}
                     PlanLimit::Blocked if self.limit.enforce => {

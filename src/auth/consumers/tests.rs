@@ -144,17 +144,3 @@ fn a_key_takes_less_than_150_bytes() {
         assert_eq!(found.consumer.name, format!("customer-{number:07}"));
     }
 }
-
-/// With optimization: `cargo test --release --lib a_million_keys -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures; only an optimized build holds the bound"]
-fn a_million_keys_load_in_two_seconds() {
-    let text = large_file(1_000_000);
-    let clock = crate::clock::Clock::system();
-    let start = clock.uptime();
-    let table = read_large(&text);
-    let took = clock.uptime().saturating_sub(start);
-    let bytes = table.memory() / table.key_count();
-    eprintln!("{} MB of YAML in {took:?}, {bytes} bytes a key", text.len() >> 20);
-    assert!(took < std::time::Duration::from_secs(2) && bytes < 150);
-}

@@ -109,18 +109,20 @@ impl<'t> EventReader<'t> {
             let next = self.next_value()?;
             let place = Some(next.location);
             match key {
-                Some("name") => {
+                RecordKey::Known("name") => {
                     placed.record.name = self.text_of(next, faults)?.unwrap_or_default();
                     placed.places.name = place;
                 }
-                Some("plan") => {
+                RecordKey::Known("plan") => {
                     placed.record.plan = self.text_of(next, faults)?;
                     placed.places.plan = place;
                 }
-                Some("disabled") => placed.record.is_disabled = self.flag(next, faults)?,
-                Some("keys") => self.read_keys(next, &mut placed, faults)?,
-                Some("labels") => self.read_labels(next, faults)?,
-                _ => self.skip(&next.value)?,
+                RecordKey::Known("disabled") => {
+                    placed.record.is_disabled = self.flag(&next, faults)?;
+                }
+                RecordKey::Known("keys") => self.read_keys(next, &mut placed, faults)?,
+                RecordKey::Known("labels") => self.read_labels(next, faults)?,
+                RecordKey::Known(_) | RecordKey::Reported => self.skip(&next.value)?,
             }
         }
         if !seen.has("name") {
@@ -169,13 +171,17 @@ impl<'t> EventReader<'t> {
             let next = self.next_value()?;
             let place = Some(next.location);
             match name {
-                Some("sha256") => {
+                RecordKey::Known("sha256") => {
                     key.sha256 = self.text_of(next, faults)?.unwrap_or_default();
                     places.sha256 = place;
                 }
-                Some("id") => (key.id, places.id) = (self.text_of(next, faults)?, place),
-                Some(_) => (key.expires, places.expires) = (self.text_of(next, faults)?, place),
-                None => self.skip(&next.value)?,
+                RecordKey::Known("id") => {
+                    (key.id, places.id) = (self.text_of(next, faults)?, place);
+                }
+                RecordKey::Known(_) => {
+                    (key.expires, places.expires) = (self.text_of(next, faults)?, place);
+                }
+                RecordKey::Reported => self.skip(&next.value)?,
             }
         }
         if !seen.has("sha256") {
@@ -234,7 +240,7 @@ impl<'t> EventReader<'t> {
         }
     }
 
-    fn flag(&mut self, next: PlacedValue<'t>, faults: &mut FileFaults<'_>) -> Result<bool, Stop> {
+    fn flag(&mut self, next: &PlacedValue<'t>, faults: &mut FileFaults<'_>) -> Result<bool, Stop> {
         match &next.value {
             YamlValue::Scalar(Some(text)) if text == "true" => return Ok(true),
             YamlValue::Scalar(Some(text)) if text == "false" => return Ok(false),
@@ -244,13 +250,12 @@ impl<'t> EventReader<'t> {
         Ok(false)
     }
 
-    /// The next key of a mapping, which is one of the keys of `seen`; the inner value is `None` for a key that was
-    /// reported, the outer one at the mapping's end.
+    /// The next key of a mapping; `None` at its end.
     fn next_key(
         &mut self,
         seen: &mut Seen,
         faults: &mut FileFaults<'_>,
-    ) -> Result<Option<Option<&'static str>>, Stop> {
+    ) -> Result<Option<RecordKey>, Stop> {
         let (event, location) = self.next()?;
         if matches!(event, Event::MappingEnd) {
             return Ok(None);
@@ -269,16 +274,16 @@ impl<'t> EventReader<'t> {
             };
             let what = format!("unknown key `{}`", quote_value(&name));
             faults.add(location, &Mismatch::new(what, expected));
-            return Ok(Some(None));
+            return Ok(Some(RecordKey::Reported));
         };
         let known = seen.known[index];
         if seen.has(known) {
             let what = format!("duplicate key `{known}`");
             faults.add(location, &Mismatch::new(what, "it once in a mapping"));
-            return Ok(Some(None));
+            return Ok(Some(RecordKey::Reported));
         }
         seen.mark(known);
-        Ok(Some(Some(known)))
+        Ok(Some(RecordKey::Known(known)))
     }
 
     /// The next item of a list; `None` at its end.
@@ -365,6 +370,13 @@ fn found(value: &YamlValue<'_>, expected: &str) -> Mismatch {
         YamlValue::List => Mismatch::new("a list", expected),
         YamlValue::Mapping => Mismatch::new("a mapping", expected),
     }
+}
+
+/// A key of a mapping.
+enum RecordKey {
+    Known(&'static str),
+    /// A key that was reported as a fault.
+    Reported,
 }
 
 /// The keys of a mapping that were read.

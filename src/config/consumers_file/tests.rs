@@ -9,20 +9,20 @@ use super::*;
 #[derive(Default)]
 struct Collected(Vec<(ConsumerRecord<'static>, usize)>);
 
-fn own(text: &Cow<'_, str>) -> Cow<'static, str> {
-    Cow::Owned(text.clone().into_owned())
+fn own(text: &str) -> Cow<'static, str> {
+    Cow::Owned(text.to_owned())
 }
 
 impl RecordSink for Collected {
     fn add(&mut self, record: &ConsumerRecord<'_>, line: usize) -> Vec<RecordFault> {
         let keys = record.keys.iter().map(|key| KeyRecord {
-            id: key.id.as_ref().map(own),
+            id: key.id.as_deref().map(own),
             sha256: own(&key.sha256),
-            expires: key.expires.as_ref().map(own),
+            expires: key.expires.as_deref().map(own),
         });
         let record = ConsumerRecord {
             name: own(&record.name),
-            plan: record.plan.as_ref().map(own),
+            plan: record.plan.as_deref().map(own),
             keys: keys.collect(),
             is_disabled: record.is_disabled,
         };
@@ -168,7 +168,7 @@ fn faults_have_their_places() {
     }
     let text = "- name: a\n- name: 'b\n";
     let (_, faults) = read(text);
-    assert!(faults[0].starts_with("c.yaml:3:1: not YAML"), "{faults:?}");
+    assert!(faults[0].starts_with("c.yaml:2:9: not YAML"), "{faults:?}");
     let (_, faults) = read("- name: a\n- name: b\u{1b}\n");
     assert!(faults[0].starts_with("c.yaml:2:10: the control character"), "{faults:?}");
     let (_, faults) = read(&"- nme: a\n".repeat(100));

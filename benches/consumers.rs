@@ -1,0 +1,37 @@
+//! A file of a million consumers: the time to read it, and the memory of its keys.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::fmt::Write as _;
+
+use tidegate::{
+    auth::{ConsumerTableBuilder, KeyHash},
+    clock,
+    config::ConsumersText,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const CONSUMERS: usize = 1_000_000;
+
+fn main() {
+    let mut text = String::new();
+    for number in 0..CONSUMERS {
+        let hash = KeyHash::of(format!("key {number}").as_bytes());
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "- name: customer-{number:07}\n  plan: gold\n  keys:\n    \
+             - {{id: 2026-11, sha256: {hash}, expires: 2027-01-01T00:00:00Z}}\n"
+        );
+    }
+    let plans = [Box::from("gold")];
+    let start = clock::instant();
+    let mut builder = ConsumerTableBuilder::new(&plans);
+    let faults = ConsumersText { name: "consumers.yaml", text: &text }.read(&mut builder);
+    let table = builder.build();
+    let took = start.elapsed();
+    assert_eq!((faults.len(), table.key_count()), (0, CONSUMERS));
+    let (size, bytes) = (text.len() >> 20, table.memory() / CONSUMERS);
+    println!("{CONSUMERS} consumers, {size} MiB of YAML: {took:.2?}, {bytes} bytes a key");
+}
