@@ -29,7 +29,7 @@ impl Run<'_> {
         let short: Vec<Scenario> = short.iter().map(|work| scenario(*work)).collect();
         for round in 0..self.options.rounds {
             for scenario in &short {
-                for program in self.order(round) {
+                for program in self.order(round).filter(|program| program.can_do(*scenario)) {
                     self.measure_cpu(program, *scenario, round)?;
                 }
             }
@@ -42,7 +42,7 @@ impl Run<'_> {
             }
         }
         for scenario in &short {
-            for program in self.programs {
+            for program in self.gateways().filter(|program| program.can_do(*scenario)) {
                 self.measure_counts(program, *scenario)?;
             }
         }

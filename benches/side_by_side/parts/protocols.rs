@@ -126,7 +126,7 @@ impl Run<'_> {
                 continue;
             }
             let count = if self.options.quick { count / 10 } else { count };
-            for program in self.programs {
+            for program in self.gateways() {
                 let memory = self.bench.memory_of_protocol(program, scenario, count)?;
                 eprintln!("{history:?}, {scenario}, {}: {memory:.2} KiB", program.gateway);
                 self.figures.add(Metric::Memory(history), scenario, program.gateway, 0, memory);
