@@ -4,9 +4,11 @@
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
 //!          --buffered-peer --without-peers --nginx PATH --haproxy PATH --envoy PATH
-//!          --only cpu|protocols|policies|syscalls|instructions|routes|memory|latency|workers|watched|abuse
-//!          --scenario TEXT --attack TEXT]
+//!          --only PART,.. --scenario TEXT --attack TEXT]
 //! ```
+//!
+//! The parts are cpu, protocols, policies, workers, latency, memory, syscalls, instructions, routes, watched and
+//! abuse.
 //!
 //! `--profile release` before the `--` builds faster, without link-time optimization, and so does not measure
 //! the binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the
@@ -91,9 +93,9 @@ struct Options {
     /// A short run of about a minute: three rounds of 20,000 requests, short counts.
     #[arg(long)]
     quick: bool,
-    /// One part only.
-    #[arg(long, value_enum)]
-    only: Option<Part>,
+    /// Only these parts, with commas between them.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Only attacks whose name contains this text, in the part `abuse`.
     #[arg(long, default_value = "")]
     attack: String,
@@ -260,6 +262,6 @@ impl Options {
 
     /// Whether `part` is selected.
     fn runs(&self, part: Part) -> bool {
-        self.only.is_none_or(|only| only == part)
+        self.only.is_empty() || self.only.contains(&part)
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::Run;
 use crate::{
-    h2load,
+    Part, h2load,
     scenario::{ClientProtocol, Scenario, Work},
 };
 
@@ -25,7 +25,7 @@ impl Run<'_> {
         }
         let scenario = |work| Scenario::working(work, ClientProtocol::Http1);
         // A run of all parts has measured the first one already.
-        let short = if self.options.only.is_some() { &SHORT[..] } else { &SHORT[1..] };
+        let short = if self.options.runs(Part::Cpu) { &SHORT[1..] } else { &SHORT[..] };
         let short: Vec<Scenario> = short.iter().map(|work| scenario(*work)).collect();
         for round in 0..self.options.rounds {
             for scenario in &short {
