@@ -12,7 +12,6 @@
 mod client;
 mod flood;
 mod frames;
-mod machine;
 mod slow;
 mod target;
 
@@ -31,11 +30,10 @@ use socket2::{Domain, Socket, Type};
 use self::{
     client::Latencies,
     flood::{Flood, Intensity, Pace, Tally},
-    machine::undisturbed,
     slow::Slow,
     target::{TIMEOUT, Target, as_attacker},
 };
-use crate::contestant::Program;
+use crate::{contestant::Program, undisturbed::undisturbed};
 
 /// Rounds of a flood, each with every intensity.
 const ROUNDS: usize = 2;
@@ -47,6 +45,8 @@ const QUIET_ROUND: Duration = Duration::from_secs(2);
 const OPENING: Duration = Duration::from_millis(2_200);
 /// From then on: their timeout, and their close.
 const SLOW_ROUND: Duration = Duration::from_secs(TIMEOUT.as_secs() + 3);
+/// Most attempts of one round.
+const MAX_ATTEMPTS: u32 = 60;
 /// Pause in which the gateway can finish the work of a round.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
 
@@ -113,7 +113,7 @@ fn measure_slow(program: &Program, kind: &Slow) -> Result<Row> {
         })
         .with_context(|| format!("{}{}", kind.name, target.logs()))
     };
-    let (attacked, closed) = undisturbed(target.pid(), attack)?;
+    let (attacked, closed) = alone(&target, attack)?;
     quiet.extend(quiet_round(&target, QUIET_ROUND)?);
     let course = format!(
         "{} closed within {:.1} s: {}",
@@ -125,9 +125,14 @@ fn measure_slow(program: &Program, kind: &Slow) -> Result<Row> {
     Ok(Row { name, quiet, attacked, growth: closed.memory.saturating_sub(before), course })
 }
 
+/// Runs a round, and again if other processes used the machine meanwhile.
+fn alone<T>(target: &Target, round: impl Fn() -> Result<T>) -> Result<T> {
+    undisturbed(&[target.pid()], MAX_ATTEMPTS, round)?.context("other processes use the machine")
+}
+
 /// A round of the other client alone.
 fn quiet_round(target: &Target, duration: Duration) -> Result<Latencies> {
-    undisturbed(target.pid(), || client::run(target.clear, duration))
+    alone(target, || client::run(target.clear, duration))
 }
 
 /// One row for each intensity.
@@ -145,7 +150,7 @@ fn measure_flood(program: &Program, kind: &Flood) -> Result<Vec<Row>> {
                 attack(&target, kind, intensity)
                     .with_context(|| format!("{}, {name}{}", kind.name, target.logs()))
             };
-            let (latencies, by, largest) = undisturbed(target.pid(), attack)?;
+            let (latencies, by, largest) = alone(&target, attack)?;
             attacked.extend(latencies);
             tally.extend(by);
             memory = memory.max(largest);

@@ -61,6 +61,7 @@ mod parts;
 mod profile;
 mod report;
 mod scenario;
+mod undisturbed;
 mod watched;
 
 use std::{cell::OnceCell, path::PathBuf};
