@@ -7,8 +7,8 @@
 //!          --only PART,.. --scenario TEXT --attack TEXT]
 //! ```
 //!
-//! The parts are cpu, protocols, policies, workers, latency, memory, syscalls, instructions, routes, watched and
-//! abuse.
+//! The parts are cpu, protocols, policies, workers, latency, load, memory, syscalls, instructions, routes, watched
+//! and abuse.
 //!
 //! `--profile release` before the `--` builds faster, without link-time optimization, and so does not measure
 //! the binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the
@@ -25,12 +25,16 @@
 //! machine, so compare the ratios. The peers are given by path, or else Debian's `nginx` and `haproxy` and Envoy from
 //! `PyPI`, as `scripts/test --install` installs them. Requirements: Linux, two cores, `strace`,
 //! `valgrind`, `h2load` (Debian's `nghttp2-client`) and `perf` for the parts that use them, and for memory,
-//! 10,100 open files in each of two processes.
+//! 20,000 open files in each of two processes.
 //!
 //! `--only protocols` measures what is not HTTP/1 in clear. h2load or clients of this program drive it, with
 //! HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, so the row of
 //! another upstream of HTTP/2 has no figure of it. A handshake's cost is that of a connection from its accept
 //! to its close, without a request. `--scenario gRPC` measures only the scenarios whose name contains `gRPC`.
+//!
+//! `--only load` measures latency by load, in percent of each contestant's own saturation. Requests are sent at a
+//! constant rate, and a latency counts from the time at which its request was due, also if it had to wait for a
+//! connection: a stall delays the requests behind it, as it does for independent clients.
 //!
 //! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request, and Tidegate at rest:
 //! its binary, its start and its memory. Without the peers; see [`watched`].
@@ -141,10 +145,12 @@ enum Part {
     Instructions,
     /// User instructions as routes grow.
     Routes,
-    /// Memory per idle connection.
+    /// Memory per idle connection, and by number of idle connections.
     Memory,
-    /// The 99th percentile of the request duration.
+    /// The 99th percentile of the request duration at shares of nginx' saturation.
     Latency,
+    /// The 99th percentile of the request duration at shares of each contestant's own saturation.
+    Load,
     /// CPU time of two workers compared with one.
     Workers,
     /// What the dashboard, a scraper and traces cost, without the peers; and Tidegate at rest.
@@ -175,6 +181,19 @@ fn main() -> Result<()> {
     };
 
     let mut run = Run::new(&bench, &programs, &options);
+    measure(&mut run, &options)?;
+    println!("{heading}\n\n{}", run.figures.table());
+    if options.runs(Part::Watched) {
+        println!("{}", run.watched()?);
+    }
+    if options.runs(Part::Abuse) {
+        println!("{}", run.abuse()?);
+    }
+    Ok(())
+}
+
+/// Runs the parts whose figures are in the table.
+fn measure(run: &mut Run<'_>, options: &Options) -> Result<()> {
     if options.runs(Part::Cpu) {
         run.cpu()?;
     }
@@ -190,6 +209,9 @@ fn main() -> Result<()> {
     if options.runs(Part::Latency) {
         run.latency()?;
     }
+    if options.runs(Part::Load) {
+        run.load()?;
+    }
     if options.runs(Part::Memory) {
         run.memory()?;
     }
@@ -201,13 +223,6 @@ fn main() -> Result<()> {
     }
     if options.runs(Part::Routes) {
         run.routes()?;
-    }
-    println!("{heading}\n\n{}", run.figures.table());
-    if options.runs(Part::Watched) {
-        println!("{}", run.watched()?);
-    }
-    if options.runs(Part::Abuse) {
-        println!("{}", run.abuse()?);
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The measurements. Each starts a new contestant and drives one scenario. Those over TLS, HTTP/2 and tunnels
-//! are in `protocols`.
+//! are in `protocols`, curves of latency and memory in `curves`.
 
+mod curves;
 mod protocols;
 
 use std::{
@@ -16,6 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use testkit::load::{IdleConnections, Load, Origin, Tally};
 
+pub(crate) use self::curves::LoadSteps;
 use crate::{
     contestant::{Contestant, Program, RunMode, signal},
     h2load::H2load,
@@ -58,6 +60,12 @@ pub(crate) enum Metric {
     Memory(History),
     /// The 99th percentile of the request duration, in ms, at a percentage of nginx' saturation.
     Tail { percent: u8 },
+    /// Requests per second in a closed loop, which [`Metric::Load`] refers to.
+    Saturation,
+    /// The 99th percentile of the request duration, in ms, at a percentage of the contestant's own saturation.
+    Load { percent: u8 },
+    /// Memory of the contestant with this number of idle connections, in MiB.
+    Footprint { connections: usize },
 }
 
 /// What an idle connection has sent before.
@@ -213,6 +221,15 @@ impl Bench {
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         let pids = contestant.pids()?;
         let (before, start) = (Usage::of(&pids)?, Instant::now());
+        let p99 = self.p99_at(&contestant, rate, requests)?;
+        let waited = (Usage::of(&pids)?.waited - before.waited) as f64;
+        let waiting_share = waited / start.elapsed().as_nanos() as f64;
+        Ok(TailLatency { p99, waiting_share })
+    }
+
+    /// The 99th percentile of the request duration in ms, with `requests` at `rate` a second. A duration counts from
+    /// the time at which the request was due.
+    fn p99_at(&self, contestant: &Contestant, rate: f64, requests: u64) -> Result<f64> {
         let (target, connections) = (contestant.address(), self.connections);
         let load = Load { target, connections, requests, within: RUN_TIMEOUT };
         let forwarded = self.origin.answered();
@@ -221,9 +238,7 @@ impl Bench {
         ensure!(forwarded == requests, "{forwarded} of {requests} requests reached the upstream");
         let index = took.len() * 99 / 100;
         let tail = took.get(index).context("no responses")?;
-        let waited = (Usage::of(&pids)?.waited - before.waited) as f64;
-        let waiting_share = waited / start.elapsed().as_nanos() as f64;
-        Ok(TailLatency { p99: tail.as_secs_f64() * 1e3, waiting_share })
+        Ok(tail.as_secs_f64() * 1e3)
     }
 
     /// Sends `requests` and checks that the contestant did the work of the scenario.

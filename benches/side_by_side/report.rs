@@ -187,7 +187,12 @@ impl Figures {
     }
 
     /// The median over the rounds.
-    fn median(&self, metric: Metric, scenario: Scenario, gateway: Gateway) -> Option<f64> {
+    pub(crate) fn median(
+        &self,
+        metric: Metric,
+        scenario: Scenario,
+        gateway: Gateway,
+    ) -> Option<f64> {
         median(self.rounds(metric, scenario, gateway).iter().map(|&(_, value)| value))
     }
 
@@ -269,17 +274,23 @@ fn title(metric: Metric, scenario: Scenario) -> String {
             format!("memory of an idle connection, after one request, {concurrency} at a time")
         }
         Metric::Tail { percent } => format!("p99 at {percent}% of nginx' saturation, {scenario}"),
+        Metric::Saturation => format!("per second at saturation, {scenario}"),
+        Metric::Load { percent } => format!("p99 at {percent}% of its own saturation, {scenario}"),
+        Metric::Footprint { connections } => {
+            format!("memory with {connections} idle connections, {}", scenario.protocol)
+        }
     }
 }
 
 fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Cpu | Metric::User => format!("{value:.2} us"),
-        Metric::Rate | Metric::Instructions => format!("{:.1}k", value / 1e3),
+        Metric::Rate | Metric::Saturation | Metric::Instructions => format!("{:.1}k", value / 1e3),
         Metric::Throughput => format!("{value:.0}"),
         Metric::Syscalls { .. } | Metric::Writes | Metric::Allocations => format!("{value:.2}"),
         Metric::Memory(_) => format!("{value:.1} KiB"),
-        Metric::Tail { .. } => format!("{value:.2} ms"),
+        Metric::Tail { .. } | Metric::Load { .. } => format!("{value:.2} ms"),
+        Metric::Footprint { .. } => format!("{value:.1} MiB"),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use testkit::load;
 
 use super::{Bench, CpuTime, RUN_TIMEOUT, SETTLE_TIME, Usage, WARM_UP};
 use crate::{
@@ -156,11 +157,13 @@ impl Bench {
         measured().with_context(|| format!("{scenario}{}", contestant.logs()))
     }
 
-    fn start(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {
+    /// Starts it in front of the upstream for the work.
+    pub(super) fn start(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {
         program.start(scenario, self.upstream(scenario.work)?, RunMode::Native)
     }
 
-    fn start_warm(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {
+    /// Starts it and lets it do a little of the work.
+    pub(super) fn start_warm(&self, program: &Program, scenario: Scenario) -> Result<Contestant> {
         let contestant = self.start(program, scenario)?;
         let requests = if scenario.work.bytes() == 0 { WARM_UP } else { SHORT_WARM_UP };
         self.drive(&contestant, scenario, self.connections, requests)?;
@@ -169,24 +172,31 @@ impl Bench {
 }
 
 /// What is open and idle.
-enum Idle {
+pub(super) enum Idle {
     Connections(IdleConnections),
+    /// Without TLS.
+    ClearConnections(load::IdleConnections),
     Tunnels(Tunnels),
 }
 
 impl Idle {
-    fn open(contestant: &Contestant, scenario: Scenario, count: usize) -> Result<Self> {
+    /// Opens this many, one after the other, each with one request or message.
+    pub(super) fn open(contestant: &Contestant, scenario: Scenario, count: usize) -> Result<Self> {
         let (target, protocol) = (contestant.address(), scenario.protocol);
         if matches!(scenario.work, Work::Message(_)) {
             return Ok(Self::Tunnels(Tunnels::open(target, protocol, count)?));
+        }
+        if !protocol.is_tls() {
+            return Ok(Self::ClearConnections(load::IdleConnections::open(target, count, 1)?));
         }
         Ok(Self::Connections(IdleConnections::open(target, protocol, count)?))
     }
 
     /// The files that the contestant needs for them at least.
-    fn files(&self) -> usize {
+    pub(super) fn files(&self) -> usize {
         match self {
             Self::Connections(open) => open.count(),
+            Self::ClearConnections(open) => open.count(),
             Self::Tunnels(open) => 2 * open.count(),
         }
     }
