@@ -4,7 +4,7 @@
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
 //!          --buffered-peer --without-peers --nginx PATH --haproxy PATH --envoy PATH
-//!          --only PART,.. --scenario TEXT --attack TEXT]
+//!          --only PART,.. --scenario TEXT --attack TEXT --plots DIRECTORY]
 //! ```
 //!
 //! The parts are cpu, protocols, policies, workers, latency, load, memory, syscalls, instructions, routes, watched
@@ -36,6 +36,8 @@
 //! constant rate, and a latency counts from the time at which its request was due, also if it had to wait for a
 //! connection: a stall delays the requests behind it, as it does for independent clients.
 //!
+//! `--plots DIRECTORY` draws the figures of the parts cpu, protocols, load and memory; see [`plots`].
+//!
 //! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request, and Tidegate at rest:
 //! its binary, its start and its memory. Without the peers; see [`watched`].
 //!
@@ -62,6 +64,7 @@ mod machine;
 mod measure;
 mod origins;
 mod parts;
+mod plots;
 mod profile;
 mod report;
 mod scenario;
@@ -101,6 +104,9 @@ struct Options {
     /// Only these parts, with commas between them.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
+    /// Writes plots as SVG into this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    plots: Option<PathBuf>,
     /// Only attacks whose name contains this text, in the part `abuse`.
     #[arg(long, default_value = "")]
     attack: String,
@@ -173,6 +179,7 @@ fn main() -> Result<()> {
     }
     let programs = programs(&options)?;
     let heading = machine::describe(&programs, &options.describe());
+    let caption = machine::caption(&programs);
     cpu::pin(cpu::TESTED_CPU);
     let bench = Bench {
         origin: Origin::start()?,
@@ -183,6 +190,9 @@ fn main() -> Result<()> {
     let mut run = Run::new(&bench, &programs, &options);
     measure(&mut run, &options)?;
     println!("{heading}\n\n{}", run.figures.table());
+    if let Some(directory) = &options.plots {
+        plots::write(directory, &run.figures, &caption)?;
+    }
     if options.runs(Part::Watched) {
         println!("{}", run.watched()?);
     }

@@ -9,6 +9,7 @@ mod protocols;
 use anyhow::Result;
 use testkit::load::cpu;
 
+pub(crate) use self::curves::{IDLE_COUNTS, IDLE_PROTOCOLS, LOADS};
 use crate::{
     Options, abuse,
     contestant::{Gateway, Program},

@@ -12,16 +12,16 @@ use crate::{
 };
 
 /// Loads in percent of the saturation.
-const LOADS: [u8; 7] = [20, 40, 60, 70, 80, 90, 95];
+pub(crate) const LOADS: [u8; 7] = [20, 40, 60, 70, 80, 90, 95];
 /// Most rounds of the loads: one takes two minutes and a half.
 const MAX_LOAD_ROUNDS: usize = 5;
 /// Duration of the measurement of one load, in s.
 const LOAD_DURATION: f64 = 4.0;
 
 /// Numbers of idle connections of which the memory is measured.
-const IDLE_COUNTS: [usize; 5] = [0, 1_000, 3_000, 6_000, 9_000];
+pub(crate) const IDLE_COUNTS: [usize; 5] = [0, 1_000, 3_000, 6_000, 9_000];
 /// The protocols of these connections.
-const IDLE_PROTOCOLS: [ClientProtocol; 3] = [Http1, Http1Tls, Http2Tls];
+pub(crate) const IDLE_PROTOCOLS: [ClientProtocol; 3] = [Http1, Http1Tls, Http2Tls];
 
 impl Run<'_> {
     /// The 99th percentile of the request duration at shares of each contestant's own saturation, in rounds of
