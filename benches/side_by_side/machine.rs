@@ -12,7 +12,7 @@ pub(crate) fn describe(programs: &[Program], run: &str) -> String {
         "Machine: {}, {cores} cores, Linux {}, load average {} at the start.  ",
         cpu_model(),
         line("/proc/sys/kernel/osrelease"),
-        line("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
+        load_average(),
     );
     text.push_str("\nVersions: ");
     for (index, program) in programs.iter().enumerate() {
@@ -35,7 +35,11 @@ pub(crate) fn caption(programs: &[Program]) -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let kernel = line("/proc/sys/kernel/osrelease");
     let kernel = kernel.split('-').next().unwrap_or_default();
-    format!("{date}: {versions}; {}, {cores} cores, Linux {kernel}.", cpu_model())
+    let load = load_average();
+    format!(
+        "{date}: {versions}; {}, {cores} cores, Linux {kernel}, load average {load} at the start.",
+        cpu_model()
+    )
 }
 
 /// The part of a version text that is the number, such as `2.6.12-1`.
@@ -43,6 +47,11 @@ fn number(version: &str) -> &str {
     let is_number =
         |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
     version.split([' ', '/']).find(is_number).unwrap_or(version)
+}
+
+/// The average of the last minute.
+fn load_average() -> String {
+    line("/proc/loadavg").split(' ').next().unwrap_or("unknown").to_owned()
 }
 
 fn cpu_model() -> String {
