@@ -87,7 +87,7 @@ impl RemovedKeys {
     }
 
     /// True if the field `name` of a request with these `headers` is left out. `Authorization` stays under another
-    /// scheme than `Bearer`; of `Cookie`, [`Self::write_cookies`] writes the rest.
+    /// scheme than `Bearer`; of `Cookie`, [`Self::other_cookies`] gives the rest.
     pub fn drops_field(&self, name: &[u8], headers: &Fields) -> bool {
         self.0.iter().any(|source| match source {
             ApiKeySource::Header(header) => {
