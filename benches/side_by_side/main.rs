@@ -55,6 +55,7 @@
 )]
 
 mod abuse;
+mod caption;
 mod client;
 mod configuration;
 mod contestant;
@@ -179,7 +180,7 @@ fn main() -> Result<()> {
     }
     let programs = programs(&options)?;
     let heading = machine::describe(&programs, &options.describe());
-    let caption = machine::caption(&programs);
+    let caption = caption::caption(&programs);
     cpu::pin(cpu::TESTED_CPU);
     let bench = Bench {
         origin: Origin::start()?,
