@@ -186,6 +186,7 @@ fn is_json_scalar(segment: &[u8]) -> bool {
     let is_number = |text: &[u8]| {
         text.iter().any(u8::is_ascii_digit)
             && text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+            && serde_json::from_slice::<f64>(text).is_ok()
     };
     matches!(&*decoded, b"true" | b"false" | b"null") || is_number(&decoded)
 }

@@ -99,6 +99,7 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
 
     #[test]
     fn faulty_authentication_is_refused() {
+        let mut wrong = Vec::new();
         for (from, to, expected) in [
             ("api_key: {}", "apikey: {}", "1:15: unknown key `apikey`, expected `api_key`"),
             ("{api_key: {}}", "{}", "1:8: no kind, expected `api_key` or `certificate`"),
@@ -169,17 +170,17 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
             (
                 "plan: gold}",
                 "keys: [{sha256: 0b6c}]}",
-                "2:53: this value, expected the SHA-256 of the key",
+                "2:52: this value, expected the SHA-256 of the key",
             ),
             (
                 "consumers: {entries: [{name: acme, plan: gold}]}\n",
                 "",
-                "1:15: API keys without `consumers`: every key would be refused",
+                "1:8: API keys without `consumers`: every key would be refused",
             ),
             (
                 "{entries: [{name: acme, plan: gold}]}",
                 "{file: a.yaml, entries: [{name: acme}]}",
-                "2:28: both `file` and `entries`, expected one of them",
+                "2:27: both `file` and `entries`, expected one of them",
             ),
             (
                 "{entries: [{name: acme, plan: gold}]}",
@@ -189,8 +190,11 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         ] {
             let messages = changed(from, to);
             let start = format!("t.yaml:{expected}");
-            assert!(messages.iter().any(|text| text.starts_with(&start)), "{to}: {messages:?}");
+            if !messages.iter().any(|text| text.starts_with(&start)) {
+                wrong.push(format!("{to}: {messages:?}"));
+            }
         }
+        assert_eq!(wrong, [""; 0]);
     }
 
     #[test]

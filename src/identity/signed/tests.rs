@@ -232,6 +232,8 @@ fn trimmed(value: &[u8]) -> &[u8] {
 fn keys_of_real_services_are_counted_as_sent() {
     for key in [
         "a.b.c",
+        // The base64 of `1-`, which is no number.
+        "MS0.0__0A_-a-0_aaaa-_Aa___A--_aAAa--aa---aa0-__AA0AA--aaa_AAaAa00",
         "10.0.0.12",
         "api.example.com",
         "1.2.3-beta",
