@@ -139,11 +139,11 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
     let mut disposition = Disposition::Reuse;
     while disposition == Disposition::Reuse {
         disposition = match connection.receive().await {
-            ReceiveOutcome::Closed => connection.end(),
+            ReceiveOutcome::Closed => connection.close(),
             // Boxed, so that an idle connection does not hold a request's state.
             received => {
-                let exchanges = Box::pin(connection.clone().exchange(gateway, received));
-                connection.while_open(exchanges).await.unwrap_or(Disposition::Abort)
+                let requests = Box::pin(connection.clone().serve_requests(gateway, received));
+                connection.while_open(requests).await.unwrap_or(Disposition::Abort)
             }
         };
     }
@@ -203,9 +203,13 @@ impl Connection {
         readable && self.socket.is_read_closed(cx)
     }
 
-    /// Answers the received request, and the ones that follow it soon: this future is large, so it is not made anew for
-    /// each.
-    async fn exchange(self: Rc<Self>, gateway: &Gateway, first: ReceiveOutcome) -> Disposition {
+    /// Answers the received request, and later ones that follow within about [`WARM_TIME`]. The future of a request is
+    /// large; here one allocation serves them all.
+    async fn serve_requests(
+        self: Rc<Self>,
+        gateway: &Gateway,
+        first: ReceiveOutcome,
+    ) -> Disposition {
         let mut received = first;
         while self.state.close_mode() != CloseMode::Immediate {
             let disposition = self.respond(gateway, received).await;
@@ -214,15 +218,15 @@ impl Connection {
             }
             received = match self.receive_soon().await {
                 None => return Disposition::Reuse,
-                Some(ReceiveOutcome::Closed) => return self.end(),
+                Some(ReceiveOutcome::Closed) => return self.close(),
                 Some(received) => received,
             };
         }
         Disposition::Abort
     }
 
-    /// Ends a connection that carries no more requests.
-    fn end(&self) -> Disposition {
+    /// Closes a connection that carries no more requests.
+    fn close(&self) -> Disposition {
         self.socket.send_close_notify();
         Disposition::Abort
     }

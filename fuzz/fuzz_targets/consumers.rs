@@ -1,5 +1,5 @@
-//! Any text is a list of consumers or gives a list of faults. Records that are read line by line are those that the
-//! YAML parser's events give: see the tests of `config::consumers_file`.
+//! The reader of a file of consumers accepts any text, and reports its faults. Its two ways, by lines and by the events of
+//! the YAML parser, are compared in the tests of `config::consumers_file`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -91,14 +91,14 @@ impl Connection {
     }
 
     fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
-        let received = self.poll_head(cx);
+        let received = self.poll_next(cx);
         if let Poll::Ready(ReceiveOutcome::Malformed(_)) = received {
             self.input.borrow_mut().desynced = true;
         }
         received
     }
 
-    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
         let input = &mut *self.input.borrow_mut();
         loop {
             match input.parse_buffered(self.bounds) {

@@ -64,7 +64,7 @@ impl Gateway {
 
     /// The caller for the throttle, on a route with `auth`.
     pub(super) fn authenticated_caller(&self, request: &RequestContext) -> Option<Caller> {
-        let secret = self.gate.as_ref()?.token_secret();
+        let secret = self.throttle_secret?;
         let prefix = request.rules().snapshot.identity.ipv6_prefix;
         let client = request.ledger.client_ip;
         Some(Caller::authenticated(request.ledger.consumer(), client, prefix, secret))
