@@ -91,7 +91,10 @@ algorithms.leaky_bucket = function()
     if cost > 0 then
       local last = latest_start(view, cost)
       if last >= 0 then
-        local over = (first_free(view, cost, last) or view.backlog) - last
+        local free = first_free(view, cost, last)
+        -- Headers tell whole seconds: slots that can be reached for less could have passed by then.
+        if free and free > last and last < 1000 * view.quota then free = nil end
+        local over = (free or view.backlog) - last
         if over > 0 then retry = now + (over + (-over) % view.quota) / view.quota end
       end
     end

@@ -32,6 +32,10 @@ use super::{
 };
 use crate::clock::StoreTime;
 
+/// How much later than `retry_at` a client retries, in ms, because headers tell whole seconds. A run of free
+/// slots that can be reached for a shorter time is not waited for: it could have passed.
+const MAX_ROUNDING: u64 = 1_000;
+
 /// The record of one caller under one limit. [`LeakyBucketState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LeakyBucketState {
@@ -218,7 +222,8 @@ impl<'a> LeakyBucketView<'a> {
         let after = latest.filter(|&latest| backlog <= latest).map(|_| backlog);
         let begins = if cost == 0 { Some(0) } else { self.first_free(cost).or(after) };
         let retry_at = latest.filter(|_| begins.is_none()).map(|latest| {
-            let first = self.free_slots.first_fit(cost, latest.cast_signed());
+            let lasts = latest >= MAX_ROUNDING * rate;
+            let first = self.free_slots.first_fit(cost, latest.cast_signed()).filter(|_| lasts);
             self.now + (first.map_or(backlog, i64::cast_unsigned) - latest).div_ceil(rate)
         });
         Decision {
