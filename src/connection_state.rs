@@ -205,10 +205,11 @@ impl ConnectionState {
         }
     }
 
-    /// The deadline that has passed at `now`, if any.
+    /// The deadline that has passed at `now`, if any. Never one that is still to come, though the coarse clock may
+    /// have lagged by one tick when a wait began.
     pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<ExpiredDeadline> {
         let gap_exceeded = |since: CoarseTime, limit: Option<u64>| {
-            limit.is_some_and(|limit| now.saturating_sub(since) > limit)
+            limit.is_some_and(|limit| now.saturating_sub(since) > limit.saturating_add(COARSE_TICK))
         };
         let deadline_passed =
             |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now > deadline);

@@ -72,20 +72,24 @@ impl StateCell {
         self.enter(ConnectionState::Request { deadline: None, wait: Wait::Internal });
     }
 
-    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited. Never fires
-    /// early, though the coarse clock may lag by one tick.
+    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.
     pub fn set_request_timeout(&self, timeout: Option<u64>) {
         if let ConnectionState::Request { wait, .. } = self.state.get() {
-            let next_tick = self.now().saturating_add(COARSE_TICK);
-            let deadline = timeout.map(|timeout| next_tick.saturating_add(timeout));
+            let deadline = self.deadline(timeout);
             self.set(ConnectionState::Request { deadline, wait });
         }
+    }
+
+    /// The time `timeout` ms from now. Never earlier, though the coarse clock may lag by one tick.
+    fn deadline(&self, timeout: Option<u64>) -> Option<CoarseTime> {
+        let next_tick = self.now().saturating_add(COARSE_TICK);
+        timeout.map(|timeout| next_tick.saturating_add(timeout))
     }
 
     /// Enters [`ConnectionState::Response`]. `idle_timeout` bounds the time between two reads from
     /// the upstream, `timeout` the whole response, both in ms.
     pub fn begin_response(&self, idle_timeout: Option<u64>, timeout: Option<u64>) {
-        let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
+        let deadline = self.deadline(timeout);
         self.enter(ConnectionState::Response { deadline, idle_timeout, wait: Wait::Internal });
     }
 
