@@ -6,6 +6,9 @@
 //! | `key` | [`ApiKey`]: the form of API keys, their checksum and their hash |
 //! | `consumers` | [`ConsumerTable`]: finds a consumer by the hash of a key, or by its name |
 //! | `kind` | [`AuthMethod`]: a way to authenticate |
+//! | `password` | [`BasicCredentials`], and the hashes of passwords |
+//! | `forward` | [`ForwardAuth`]: a service that decides |
+//! | `proof_cache` | [`ProofCache`]: credentials that were verified a short time ago |
 //! | `method` | [`RouteAuth`]: reads the credentials of a request, and verifies them |
 //! | `refusal` | [`Unauthenticated`]: the refusal, and its challenges |
 //!
@@ -33,16 +36,22 @@
 //! ```
 
 mod consumers;
+mod forward;
 mod key;
 mod kind;
 mod method;
+mod password;
+mod proof_cache;
 mod refusal;
 
 pub use consumers::{ConsumerTable, ConsumerTableBuilder, FoundConsumer, FoundKey, KeyValidity};
+pub use forward::{ForwardAuth, ServiceFailure};
 pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
 pub use kind::{AuthKind, AuthMethod, KeyForwarding};
 pub use method::{
-    AllowedConsumers, AuthCredentials, AuthError, PresentedCredentials, RouteAuth,
-    WithoutCredentials,
+    AllowedConsumers, AuthCredentials, AuthError, PasswordProof, PresentedCredentials, RouteAuth,
+    Verification, WithoutCredentials, certified,
 };
+pub use password::{BasicCredentials, check_password_hash, is_password_of};
+pub use proof_cache::{ProofCache, ProofDigest};
 pub use refusal::{AuthRefusal, Unauthenticated};

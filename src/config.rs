@@ -55,6 +55,7 @@ mod editor_schema;
 mod environment;
 mod error_bodies;
 mod fault;
+mod forward_auth;
 mod headers;
 mod key_part;
 mod limits;
@@ -96,7 +97,9 @@ use serde::{Deserialize, Serialize};
 pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
-pub use auth::{ApiKeyConfig, AuthMethodConfig, CertificateAuthConfig, MaxFailures};
+pub use auth::{
+    ApiKeyConfig, AuthMethodConfig, BasicAuthConfig, CertificateAuthConfig, MaxFailures,
+};
 pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition, StatusRange};
 pub use client::Client;
 pub use compress::{Compress, CompressLevel};
@@ -108,6 +111,7 @@ pub use cors::{Cors, CorsOrigin};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};
+pub use forward_auth::{AnswerHeader, AuthServiceUrl, ForwardAuthConfig, OnAuthFailure};
 pub use headers::{Headers, StandardHeaders};
 pub use limits::{AlgorithmConfig, CostConfig, LimitConfig, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};

@@ -3,11 +3,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use crate::{
-    auth::Unauthenticated, http1::FramingError, identity::AmbiguousValue, limit::Limit,
-    route::normalize::PathError, snapshot::ChargePlanError, throttle::AdmissionDenied,
+    auth::Unauthenticated,
+    http1::{Fields, FramingError},
+    identity::AmbiguousValue,
+    limit::Limit,
+    route::normalize::PathError,
+    snapshot::ChargePlanError,
+    throttle::AdmissionDenied,
     upstream::UpstreamError,
 };
 
@@ -57,6 +63,12 @@ pub enum GatewayError {
     /// The request has no credentials, or wrong ones.
     #[error("{}", .0.refused)]
     Unauthenticated(Box<FailedAuthentication>),
+    /// What decides who sends the request cannot be asked.
+    #[error("{0}")]
+    CannotAuthenticate(AuthOutage),
+    /// The service that authenticates requests does not admit this one.
+    #[error("the authentication service refused the request")]
+    RefusedByService(Box<ServiceReply>),
     /// The route does not admit the consumer.
     #[error("this consumer is not allowed to use this route")]
     ConsumerNotAllowed,
@@ -104,6 +116,30 @@ pub struct FailedAuthentication {
     pub counted_by: Option<Arc<Limit>>,
 }
 
+/// Why the gateway cannot find out who sends a request.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub enum AuthOutage {
+    /// The service that decides gave no usable answer.
+    #[error("the authentication service gave no usable answer")]
+    Service,
+    /// Too many passwords wait to be verified.
+    #[error("too many passwords are being verified")]
+    Passwords,
+}
+
+/// The answer of a service that does not admit a request, for the client.
+#[derive(Debug)]
+pub struct ServiceReply {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields, without those of its connection.
+    pub fields: Fields,
+    /// The body.
+    pub body: Bytes,
+    /// The limit that counts it as a failure for the client's address; `None` if none does.
+    pub counted_by: Option<Arc<Limit>>,
+}
+
 /// A client address with too many failures.
 #[derive(Debug)]
 pub struct BlockedAddress {
@@ -114,6 +150,15 @@ pub struct BlockedAddress {
 }
 
 impl GatewayError {
+    /// The limit that counts wrong credentials for the client's address, if this error is about some.
+    pub fn counted_by(&self) -> Option<&Arc<Limit>> {
+        match self {
+            Self::Unauthenticated(failed) => failed.counted_by.as_ref(),
+            Self::RefusedByService(reply) => reply.counted_by.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The status of the response to the client.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -131,6 +176,7 @@ impl GatewayError {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::RefusedByService(reply) => reply.status,
             Self::AccessDenied | Self::ConsumerNotAllowed | Self::PlanBlocked => {
                 StatusCode::FORBIDDEN
             }
@@ -139,9 +185,10 @@ impl GatewayError {
             Self::LimitExceeded | Self::Throttled(_) | Self::TooManyFailures(_) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Self::StoreUnavailable | Self::DelayTimeout | Self::ClientOverloaded => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::StoreUnavailable
+            | Self::DelayTimeout
+            | Self::ClientOverloaded
+            | Self::CannotAuthenticate(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(
                 UpstreamError::Down { .. } | UpstreamError::Overloaded | UpstreamError::Shortage(_),
             ) => StatusCode::SERVICE_UNAVAILABLE,

@@ -13,6 +13,7 @@
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and the checks before the limits.
 //! - `authentication.rs`, `blocked_addresses.rs`: who sends a request; addresses that sent too many wrong credentials.
+//! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a request.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections.
@@ -25,6 +26,7 @@
 
 mod activity;
 mod admission;
+mod auth_service;
 mod authentication;
 mod background;
 mod blocked_addresses;
@@ -45,6 +47,7 @@ mod finish;
 mod forward;
 mod ledger;
 mod mirror;
+mod passwords;
 mod quota_status;
 mod request_id;
 mod request_trace;
@@ -60,6 +63,7 @@ use std::{
 };
 
 use self::{
+    auth_service::AuthServices,
     background::Background,
     charged_limit::{ChargedLimit, ChargedLimits},
     checks::{AdmittedRequest, CheckOutcome},
@@ -74,18 +78,20 @@ use self::{
     rules::{RulesCache, WorkerRules},
 };
 pub use self::{
+    auth_service::KnownAdmissions,
     blocked_addresses::BlockedAddresses,
     connection_limit::{ConnectionLimit, ConnectionPermit},
     context::AnsweredRequest,
     delay_queue::DelayQueues,
     ledger::Ledger,
+    passwords::PasswordVerifier,
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
     client_usage::{ClientHandle, ClientTable, ClientUsage},
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
-    error::GatewayError,
+    error::{AuthOutage, GatewayError},
     http1::RequestHead,
     identity::{KeySecret, client::mask_address},
     limit::Admission,
@@ -140,6 +146,10 @@ pub struct Shared {
     pub consumers: LiveConsumers,
     /// The client addresses that sent too many wrong credentials.
     pub blocked_addresses: BlockedAddresses,
+    /// Verifies passwords.
+    pub passwords: PasswordVerifier,
+    /// What services that authenticate requests have admitted.
+    pub known_admissions: KnownAdmissions,
 }
 
 impl Shared {
@@ -195,6 +205,8 @@ pub struct Gateway {
     leases: Rc<LeaseTable>,
     /// The mirrored copies of requests that are in flight.
     mirrors: Rc<Mirrors>,
+    /// Connections to services that authenticate requests.
+    auth_services: AuthServices,
 }
 
 impl Gateway {
@@ -218,6 +230,7 @@ impl Gateway {
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
+            auth_services: AuthServices::default(),
             metrics,
             shared,
             coarse_clock,
@@ -261,14 +274,24 @@ impl Gateway {
     ) -> Response {
         let (mut request, mut next) = self.receive(peer, head, client);
         let mut limits = ChargedLimits::new();
-        let outcome = match self.check(peer, &mut request, &mut next) {
+        // Boxed, as the counting of failures is, so that other requests do not carry its state.
+        let checked = match self.check(peer, &mut request, &mut next) {
+            Ok(CheckOutcome::Unidentified(pending)) => {
+                Box::pin(self.check_identity(peer, &mut request, &mut next, pending)).await
+            }
+            checked => checked,
+        };
+        let outcome = match checked {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
             Ok(CheckOutcome::Admitted(admitted)) => {
                 self.serve(peer, &mut request, &admitted, &mut limits).await
             }
-            // Boxed, so that other requests do not carry its state.
-            Err(GatewayError::Unauthenticated(failed)) => {
-                Err(Box::pin(self.count_failure(&mut request, failed)).await)
+            // A request waits once.
+            Ok(CheckOutcome::Unidentified(_)) => {
+                Err(GatewayError::CannotAuthenticate(AuthOutage::Service))
+            }
+            Err(error) if error.counted_by().is_some() => {
+                Err(Box::pin(self.count_failure(&mut request, error)).await)
             }
             Err(error) => Err(error),
         };

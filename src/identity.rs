@@ -15,7 +15,7 @@
 //! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
 //! | `condition` | the values that route conditions test |
-//! | `api_key` | [`ApiKeySource`]: where a client sends an API key, and how it is removed |
+//! | `api_key` | [`ApiKeySource`]: where a client sends an API key; [`RemovedCredentials`] |
 //! | `consumer` | [`Consumer`]: who sends a request |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
@@ -55,7 +55,7 @@ mod signed;
 pub mod token;
 mod values;
 
-pub use api_key::{ApiKeySource, RemovedKeys};
+pub use api_key::{ApiKeySource, PasswordRemoval, RemovedCredentials, after_scheme};
 pub use caller::{Caller, address_key, caller_key, token_hash};
 pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
@@ -63,6 +63,7 @@ pub use condition::{caller_bucket, header_value, is_forwarding_field};
 pub use consumer::{Consumer, OwnedConsumer};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
+pub use extract::single_header;
 pub use key::{KeyPart, KeyPlan, Subject, TokenHash};
 pub use key_input::{KeyInput, KeyInputError};
 pub use token::{CredentialSource, token};

@@ -107,6 +107,7 @@ pub mod file;
 pub mod gateway;
 pub mod handover;
 pub mod http1;
+pub mod http_client;
 pub mod identity;
 pub mod limit;
 pub mod live;

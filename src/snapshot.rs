@@ -11,7 +11,7 @@
 //! | `compile` | assembles the snapshot from its sections |
 //! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
-//! | `auth`, `consumers`, `plans` | ways to authenticate, the consumers and the quotas of their plans |
+//! | `auth`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
@@ -50,6 +50,7 @@ mod consumers;
 mod cors;
 mod error_bodies;
 mod files;
+mod forward_auth;
 mod limits;
 mod listen;
 mod load;
@@ -95,7 +96,7 @@ pub use self::policy::{
 pub use self::traces::TraceRules;
 
 use crate::{
-    auth::RouteAuth,
+    auth::{AuthMethod, RouteAuth},
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
     connection_state::ClientTimeouts,
@@ -133,6 +134,8 @@ pub struct Snapshot {
     pub throttle: Option<ThrottleSettings>,
     /// Sampling, and the destination of spans; `None`: no traces.
     pub traces: Option<TraceRules>,
+    /// The ways to authenticate.
+    pub auth_methods: Vec<Arc<AuthMethod>>,
     /// Where the consumers are.
     pub consumers: ConsumerSource,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as

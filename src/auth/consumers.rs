@@ -6,7 +6,7 @@
 mod builder;
 
 use ahash::RandomState;
-use hashbrown::HashTable;
+use hashbrown::{HashMap, HashTable};
 
 pub use self::builder::ConsumerTableBuilder;
 pub(super) use self::builder::is_consumer_name;
@@ -24,6 +24,8 @@ pub struct ConsumerTable {
     /// The names of consumers and of keys, one after the other.
     texts: String,
     plans: Vec<Box<str>>,
+    /// The hashes of passwords, by the index of their consumer.
+    passwords: HashMap<u32, Box<str>, RandomState>,
     hasher: RandomState,
 }
 
@@ -81,6 +83,8 @@ pub struct FoundConsumer<'t> {
     pub consumer: Consumer<'t>,
     /// True if its requests are refused.
     pub is_disabled: bool,
+    /// The hash of its password.
+    pub password: Option<&'t str>,
 }
 
 impl ConsumerTable {
@@ -104,8 +108,15 @@ impl ConsumerTable {
     pub fn consumer(&self, name: &str) -> Option<FoundConsumer<'_>> {
         let wanted = self.hasher.hash_one(name);
         let is_same = |index: &u32| self.text(self.consumers[*index as usize].name) == name;
-        let entry = &self.consumers[*self.by_name.find(wanted, is_same)? as usize];
-        Some(FoundConsumer { consumer: self.view(entry), is_disabled: entry.is_disabled })
+        let index = self.by_name.find(wanted, is_same)?;
+        let entry = &self.consumers[*index as usize];
+        let password = self.passwords.get(index).map(|hash| &**hash);
+        Some(FoundConsumer { consumer: self.view(entry), is_disabled: entry.is_disabled, password })
+    }
+
+    /// The hash of some consumer's password; `None` if no consumer has one.
+    pub fn any_password(&self) -> Option<&str> {
+        self.passwords.values().next().map(|hash| &**hash)
     }
 
     /// The number of consumers.
@@ -128,7 +139,9 @@ impl ConsumerTable {
         let entries = size_of::<ConsumerEntry>() * self.consumers.capacity()
             + size_of::<KeyEntry>() * self.keys.capacity();
         let index = |table: &HashTable<u32>| table.allocation_size();
-        entries + self.texts.capacity() + index(&self.by_name) + index(&self.by_hash)
+        let passwords = self.passwords.allocation_size()
+            + self.passwords.values().map(|hash| hash.len()).sum::<usize>();
+        entries + passwords + self.texts.capacity() + index(&self.by_name) + index(&self.by_hash)
     }
 
     fn view(&self, entry: &ConsumerEntry) -> Consumer<'_> {

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use super::forward::ForwardAuth;
 use crate::{identity::ApiKeySource, limit::Limit, tls::CertificateName};
 
 /// A way to authenticate.
@@ -16,7 +17,7 @@ pub struct AuthMethod {
 }
 
 /// What proves who sends a request.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum AuthKind {
     /// An API key.
     ApiKey {
@@ -25,14 +26,21 @@ pub enum AuthKind {
         /// What becomes of the key.
         forwarding: KeyForwarding,
     },
+    /// The name and the password of a consumer (RFC 7617).
+    Basic {
+        /// What becomes of them.
+        forwarding: KeyForwarding,
+    },
     /// A client certificate that the TLS handshake has verified.
     Certificate {
         /// The part that is the consumer's name.
         consumer: CertificateName,
     },
+    /// Another service decides.
+    Forward(Arc<ForwardAuth>),
 }
 
-/// What becomes of an API key in a forwarded request.
+/// What becomes of credentials in a forwarded request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeyForwarding {
     /// It is removed.
@@ -57,7 +65,9 @@ impl AuthMethod {
                     };
                 }
             }
+            AuthKind::Basic { .. } => out.push_str("a name and a password"),
             AuthKind::Certificate { .. } => out.push_str("a client certificate"),
+            AuthKind::Forward(_) => out.push_str("what the authentication service expects"),
         }
     }
 }

@@ -2,17 +2,22 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use http::HeaderName;
+use http::{HeaderName, header};
 
 use super::{
     consumers::{ConsumerTable, KeyValidity, is_consumer_name},
+    forward::ForwardAuth,
     key::KeyHash,
     kind::{AuthKind, AuthMethod, KeyForwarding},
+    password::BasicCredentials,
     refusal::Unauthenticated,
 };
 use crate::clock::StoreTime;
 use crate::http1::Fields;
-use crate::identity::{AmbiguousValue, ApiKeySource, Consumer, RemovedKeys};
+use crate::identity::{
+    AmbiguousValue, ApiKeySource, Consumer, PasswordRemoval, RemovedCredentials, single_header,
+    trim,
+};
 use crate::tls::ClientCertificate;
 
 /// What becomes of a request without credentials.
@@ -41,7 +46,7 @@ pub struct RouteAuth {
     without_credentials: WithoutCredentials,
     /// `None`: all consumers.
     allowed: Option<AllowedConsumers>,
-    removed_keys: RemovedKeys,
+    removed_credentials: RemovedCredentials,
     missing: Arc<Unauthenticated>,
     invalid: Arc<Unauthenticated>,
 }
@@ -68,6 +73,31 @@ enum Proof<'r> {
     Key(Cow<'r, [u8]>),
     /// The name in a verified certificate; `None` if it has no such name.
     CertifiedName(Option<&'r str>),
+    /// A name and a password; `None` if they are malformed.
+    Password(Option<BasicCredentials>),
+    /// What the service needs.
+    Service(&'r Arc<ForwardAuth>),
+}
+
+/// What is known of credentials without a wait.
+pub enum Verification<'r> {
+    /// They are a consumer's.
+    Consumer(Consumer<'r>),
+    /// They are a consumer's if its password is right, which takes a while to find out.
+    Password(PasswordProof<'r>),
+    /// This service decides.
+    Service(&'r Arc<ForwardAuth>),
+}
+
+/// A password, and the hash that it is compared with.
+pub struct PasswordProof<'r> {
+    /// The credentials.
+    pub credentials: &'r BasicCredentials,
+    /// The hash.
+    pub hash: &'r str,
+    /// The consumer if the password is right. `None` if no consumer has this name and a password: the hash is another
+    /// one's then, so that the time of the refusal does not tell which names exist.
+    pub consumer: Option<Consumer<'r>>,
 }
 
 impl RouteAuth {
@@ -77,18 +107,27 @@ impl RouteAuth {
         without_credentials: WithoutCredentials,
         allowed: Option<AllowedConsumers>,
     ) -> Self {
-        let removed = methods.iter().filter_map(|method| match &method.kind {
-            AuthKind::ApiKey { sources, forwarding: KeyForwarding::Remove } => Some(sources),
-            AuthKind::ApiKey { .. } | AuthKind::Certificate { .. } => None,
+        let removed_keys = methods.iter().filter_map(|method| match &method.kind {
+            AuthKind::ApiKey { sources, forwarding: KeyForwarding::Remove } => Some(&**sources),
+            _ => None,
         });
-        let removed_keys = RemovedKeys::new(removed.flat_map(|sources| sources.iter().cloned()));
+        let removes_passwords = |method: &Arc<AuthMethod>| {
+            matches!(method.kind, AuthKind::Basic { forwarding: KeyForwarding::Remove })
+        };
+        let passwords = if methods.iter().any(removes_passwords) {
+            PasswordRemoval::Remove
+        } else {
+            PasswordRemoval::Keep
+        };
+        let removed_credentials =
+            RemovedCredentials::new(removed_keys.flatten().cloned(), passwords);
         let missing = Unauthenticated::missing(&methods);
         let invalid = Unauthenticated::invalid(&methods);
         Self {
             methods: methods.into(),
             without_credentials,
             allowed,
-            removed_keys,
+            removed_credentials,
             missing: Arc::new(missing),
             invalid: Arc::new(invalid),
         }
@@ -99,21 +138,22 @@ impl RouteAuth {
         &self.methods
     }
 
-    /// The headers that may carry a key.
+    /// The headers that decide who sends a request, or tell the upstream.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        let sources = self.methods.iter().flat_map(|method| match &method.kind {
-            AuthKind::ApiKey { sources, .. } => &**sources,
-            AuthKind::Certificate { .. } => &[],
-        });
-        sources.filter_map(|source| match source {
-            ApiKeySource::Header(name) => Some(name),
-            ApiKeySource::Query(_) | ApiKeySource::Cookie(_) => None,
+        self.methods.iter().flat_map(|method| method.headers())
+    }
+
+    /// The headers that a service adds to a forwarded request. A client's own are removed from every request.
+    pub fn copied_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.methods.iter().flat_map(|method| match &method.kind {
+            AuthKind::Forward(service) => &*service.copied_headers,
+            AuthKind::ApiKey { .. } | AuthKind::Basic { .. } | AuthKind::Certificate { .. } => &[],
         })
     }
 
     /// The keys that are removed from a forwarded request.
-    pub fn removed_keys(&self) -> &RemovedKeys {
-        &self.removed_keys
+    pub fn removed_credentials(&self) -> &RemovedCredentials {
+        &self.removed_credentials
     }
 
     /// The credentials that decide who sends a request: the first that it has, by the order of the methods. `None`
@@ -127,7 +167,8 @@ impl RouteAuth {
         request: &AuthCredentials<'r>,
     ) -> Result<Option<PresentedCredentials<'r>>, AuthError> {
         for method in &self.methods {
-            if let Some(proof) = method.proof(request).map_err(AuthError::Ambiguous)? {
+            let proof = method.proof(request, self.without_credentials);
+            if let Some(proof) = proof.map_err(AuthError::Ambiguous)? {
                 return Ok(Some(PresentedCredentials { method, proof }));
             }
         }
@@ -146,18 +187,37 @@ impl RouteAuth {
     /// They are not valid. The error is the same for an unknown and an expired key and for a disabled consumer.
     pub fn verify<'r>(
         &self,
-        presented: &PresentedCredentials<'r>,
+        presented: &'r PresentedCredentials<'_>,
         consumers: &'r ConsumerTable,
         now: StoreTime,
-    ) -> Result<Consumer<'r>, AuthError> {
-        let consumer = match &presented.proof {
+    ) -> Result<Verification<'r>, AuthError> {
+        let verification = match &presented.proof {
             Proof::Key(key) => {
                 let found = consumers.key(&KeyHash::of(key), now);
-                found.filter(|key| key.validity == KeyValidity::Valid).map(|key| key.consumer)
+                let found = found.filter(|key| key.validity == KeyValidity::Valid);
+                found.map(|key| Verification::Consumer(key.consumer))
             }
-            Proof::CertifiedName(name) => name.and_then(|name| certified(name, consumers)),
+            Proof::CertifiedName(name) => {
+                let consumer = name.and_then(|name| certified(name, consumers));
+                consumer.map(Verification::Consumer)
+            }
+            Proof::Password(credentials) => {
+                let proof = credentials.as_ref().and_then(|own| password_proof(own, consumers));
+                proof.map(Verification::Password)
+            }
+            Proof::Service(service) => Some(Verification::Service(service)),
         };
-        consumer.ok_or_else(|| AuthError::Unauthenticated(Arc::clone(&self.invalid)))
+        verification.ok_or_else(|| self.invalid())
+    }
+
+    /// The error for credentials that are not valid.
+    pub fn invalid(&self) -> AuthError {
+        AuthError::Unauthenticated(Arc::clone(&self.invalid))
+    }
+
+    /// The refusal of credentials that are not valid.
+    pub fn refusal(&self) -> &Arc<Unauthenticated> {
+        &self.invalid
     }
 
     /// The consumer called `name`, without credentials: for a log, or for an operator who asks.
@@ -170,8 +230,7 @@ impl RouteAuth {
         name: &'r str,
         consumers: &'r ConsumerTable,
     ) -> Result<Consumer<'r>, AuthError> {
-        let consumer = certified(name, consumers);
-        consumer.ok_or_else(|| AuthError::Unauthenticated(Arc::clone(&self.invalid)))
+        certified(name, consumers).ok_or_else(|| self.invalid())
     }
 
     /// What becomes of a request without credentials.
@@ -179,19 +238,34 @@ impl RouteAuth {
         self.without_credentials
     }
 
-    /// True if this consumer may use the route. A request without a consumer may, because a route that admits it has
-    /// no list.
+    /// True if this consumer may use the route. A request without a consumer may if the route has no list.
     pub fn allows(&self, consumer: Option<Consumer<'_>>) -> bool {
-        let (Some(allowed), Some(Consumer { name, plan })) = (&self.allowed, consumer) else {
-            return true;
-        };
+        let Some(allowed) = &self.allowed else { return true };
+        let Some(Consumer { name, plan }) = consumer else { return false };
         allowed.names.iter().any(|other| **other == *name)
             || plan.is_some_and(|plan| allowed.plans.iter().any(|other| **other == *plan))
     }
 }
 
-/// The consumer that a certificate names. It needs no record; a disabled one is refused.
-fn certified<'r>(name: &'r str, consumers: &'r ConsumerTable) -> Option<Consumer<'r>> {
+/// What the password of these credentials is compared with; `None` if no consumer has one.
+fn password_proof<'r>(
+    credentials: &'r BasicCredentials,
+    consumers: &'r ConsumerTable,
+) -> Option<PasswordProof<'r>> {
+    let found = credentials.account().and_then(|name| consumers.consumer(name));
+    let found = found.filter(|found| !found.is_disabled);
+    match found.and_then(|found| found.password.map(|hash| (hash, found.consumer))) {
+        Some((hash, consumer)) => {
+            Some(PasswordProof { credentials, hash, consumer: Some(consumer) })
+        }
+        None => {
+            consumers.any_password().map(|hash| PasswordProof { credentials, hash, consumer: None })
+        }
+    }
+}
+
+/// The consumer that a certificate or a service names. It needs no record; a disabled one is refused.
+pub fn certified<'r>(name: &'r str, consumers: &'r ConsumerTable) -> Option<Consumer<'r>> {
     match consumers.consumer(name) {
         Some(found) => (!found.is_disabled).then_some(found.consumer),
         None => is_consumer_name(name).then_some(Consumer { name, plan: None }),
@@ -199,10 +273,12 @@ fn certified<'r>(name: &'r str, consumers: &'r ConsumerTable) -> Option<Consumer
 }
 
 impl AuthMethod {
-    /// The credentials of this method in a request, if it has some.
+    /// The credentials of this method in a request, if it has some. A service is always asked, unless the route admits
+    /// requests without credentials and this one has none of the headers that the service reads.
     fn proof<'r>(
-        &self,
+        &'r self,
         request: &AuthCredentials<'r>,
+        without_credentials: WithoutCredentials,
     ) -> Result<Option<Proof<'r>>, AmbiguousValue> {
         match &self.kind {
             AuthKind::ApiKey { sources, .. } => {
@@ -216,6 +292,34 @@ impl AuthMethod {
             AuthKind::Certificate { consumer } => {
                 let name = request.certificate.map(|certificate| certificate.name(*consumer));
                 Ok(name.map(Proof::CertifiedName))
+            }
+            AuthKind::Basic { .. } => {
+                let value = single_header(request.headers, &header::AUTHORIZATION)?;
+                Ok(value.map(trim).and_then(BasicCredentials::read).map(Proof::Password))
+            }
+            AuthKind::Forward(service) => {
+                let mut names = service.request_headers.iter();
+                let is_asked = without_credentials == WithoutCredentials::Refuse
+                    || names.any(|name| request.headers.contains(name));
+                Ok(is_asked.then_some(Proof::Service(service)))
+            }
+        }
+    }
+
+    /// The headers that may carry credentials, or are set by a service.
+    fn headers(&self) -> Vec<&HeaderName> {
+        match &self.kind {
+            AuthKind::ApiKey { sources, .. } => {
+                let headers = sources.iter().filter_map(|source| match source {
+                    ApiKeySource::Header(name) => Some(name),
+                    ApiKeySource::Query(_) | ApiKeySource::Cookie(_) => None,
+                });
+                headers.collect()
+            }
+            AuthKind::Basic { .. } => vec![&header::AUTHORIZATION],
+            AuthKind::Certificate { .. } => Vec::new(),
+            AuthKind::Forward(service) => {
+                service.request_headers.iter().chain(&service.copied_headers).collect()
             }
         }
     }
@@ -232,7 +336,7 @@ pub enum AuthError {
 
 #[cfg(test)]
 mod tests {
-    use http::header;
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
 
     use super::*;
     use crate::auth::{AuthRefusal, ConsumerTableBuilder};
@@ -266,6 +370,7 @@ mod tests {
                 plan: Some("gold".into()),
                 keys: [key].into_iter().collect(),
                 is_disabled,
+                ..ConsumerRecord::default()
             };
             assert_eq!(builder.add(&record, 1), []);
         }
@@ -290,9 +395,14 @@ mod tests {
         let Some(presented) = auth.presented(&request).map_err(reason)? else {
             return Ok(String::new());
         };
-        let consumer = auth.verify(&presented, &table, now).map_err(reason)?;
+        let consumer = consumer(&auth.verify(&presented, &table, now).map_err(reason)?);
         assert_eq!(consumer.plan, Some("gold"));
         Ok(consumer.name.to_owned())
+    }
+
+    fn consumer<'r>(verification: &Verification<'r>) -> Consumer<'r> {
+        let Verification::Consumer(consumer) = verification else { panic!("a wait") };
+        *consumer
     }
 
     const NOW: &str = "2026-12-31T23:59:59Z";
@@ -337,12 +447,51 @@ mod tests {
         let request =
             AuthCredentials { headers: &headers, query: None, certificate: Some(&certificate) };
         let presented = auth.presented(&request).unwrap().unwrap();
-        let consumer = auth.verify(&presented, &table, StoreTime::ZERO).unwrap();
+        let consumer = consumer(&auth.verify(&presented, &table, StoreTime::ZERO).unwrap());
         assert_eq!((consumer.name.len(), consumer.plan), (64, None));
         assert_eq!(certified("acme", &table).map(|found| found.plan), Some(Some("gold")));
         for refused in ["old", "", " a", "a\nb", &"x".repeat(129)] {
             assert_eq!(certified(refused, &table), None, "{refused}");
         }
+    }
+
+    #[test]
+    fn a_password_is_compared_with_its_consumers_hash_or_another_one() {
+        let bcrypt = "$2y$04$ZTWSX.0UDtfHZJGRcCTlB.dkC9j.jI8zkjfa/2ndeFU.GgjBofqQG";
+        let mut builder = ConsumerTableBuilder::new(&[]);
+        for (name, password, is_disabled) in
+            [("acme", Some(bcrypt), false), ("old", Some(bcrypt), true), ("bare", None, false)]
+        {
+            let password = password.map(Into::into);
+            let name = name.into();
+            let record = ConsumerRecord { name, password, is_disabled, ..Default::default() };
+            assert_eq!(builder.add(&record, 1), []);
+        }
+        let table = builder.build();
+        let kind = AuthKind::Basic { forwarding: KeyForwarding::Remove };
+        let method = Arc::new(AuthMethod { name: "staff".into(), kind, max_failures: None });
+        let auth = RouteAuth::new(vec![method], WithoutCredentials::Refuse, None);
+        let proven = |name: &str, table: &ConsumerTable| {
+            let value = format!("Basic {}", STANDARD.encode(format!("{name}:open sesame")));
+            let headers: Fields = [("Authorization", value)].into_iter().collect();
+            let request = AuthCredentials { headers: &headers, query: None, certificate: None };
+            let presented = auth.presented(&request).unwrap().unwrap();
+            let verification = auth.verify(&presented, table, StoreTime::ZERO).ok()?;
+            let Verification::Password(proof) = verification else { panic!("no password") };
+            assert_eq!(proof.hash, bcrypt);
+            Some(proof.consumer.map(|consumer| consumer.name.to_owned()))
+        };
+        assert_eq!(proven("acme", &table), Some(Some("acme".to_owned())));
+        for unknown in ["old", "bare", "other"] {
+            assert_eq!(proven(unknown, &table), Some(None), "{unknown}");
+        }
+        assert_eq!(proven("acme", &ConsumerTable::default()), None, "there is nothing to hide");
+        let challenges = &auth.missing.challenges;
+        assert_eq!(&*challenges[0], "Basic realm=\"staff\", charset=\"UTF-8\"");
+        let malformed: Fields = [("authorization", "Basic x")].into_iter().collect();
+        let request = AuthCredentials { headers: &malformed, query: None, certificate: None };
+        let presented = auth.presented(&request).unwrap().unwrap();
+        assert!(auth.verify(&presented, &table, StoreTime::ZERO).is_err());
     }
 
     #[test]
@@ -365,6 +514,7 @@ mod tests {
             assert_eq!(listed.allows(consumer), is_allowed, "{name} {plan:?}");
             assert!(open.allows(consumer));
         }
+        assert!(open.allows(None) && !listed.allows(None));
     }
 
     #[test]

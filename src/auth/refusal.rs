@@ -73,9 +73,14 @@ fn challenges(methods: &[Arc<AuthMethod>], error: &str) -> Box<[Box<str>]> {
                     ApiKeySource::Cookie(cookie) => place(name, "cookie", cookie),
                 }));
             }
+            AuthKind::Basic { .. } => {
+                challenges.push(format!("Basic realm=\"{name}\", charset=\"UTF-8\"").into());
+            }
             AuthKind::Certificate { .. } => {
                 challenges.push(format!("Certificate realm=\"{name}\"").into());
             }
+            // Its own answers are the challenges.
+            AuthKind::Forward(_) => {}
         }
     }
     challenges.into()

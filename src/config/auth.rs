@@ -6,19 +6,25 @@ use http::HeaderName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::forward_auth::ForwardAuthConfig;
 use super::rate::Rate;
 use super::scalar::{ScalarValue, impl_scalar, is_token};
 use crate::identity::ApiKeySource;
 use crate::tls::CertificateName;
 
-/// A way to authenticate. It has exactly one kind: `api_key` or `certificate`.
+/// A way to authenticate. It has exactly one kind: `api_key`, `basic`, `certificate` or `forward`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthMethodConfig {
     /// API keys, whose hashes are in the records of consumers; `{}` takes all defaults. Default: none.
     pub api_key: Option<ApiKeyConfig>,
+    /// Names and passwords (RFC 7617), whose hashes are in the records of consumers; `{}` takes all defaults. Default:
+    /// none.
+    pub basic: Option<BasicAuthConfig>,
     /// Client certificates, on listeners with `client_ca`. Default: none.
     pub certificate: Option<CertificateAuthConfig>,
+    /// A service that decides. Default: none.
+    pub forward: Option<ForwardAuthConfig>,
     /// Maximum number of requests of one client address whose credentials are refused, such as `30/1m`, or `off`.
     /// Beyond it, the address gets a 429 before anything is verified.
     #[serde(default)]
@@ -41,6 +47,14 @@ impl Default for ApiKeyConfig {
         let from = vec![ApiKeySource::Header(HeaderName::from_static("x-api-key"))];
         Self { from, forward_credentials: false }
     }
+}
+
+/// Names and passwords.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BasicAuthConfig {
+    /// Leave `Authorization` in the forwarded request.
+    pub forward_credentials: bool,
 }
 
 /// Client certificates.

@@ -29,6 +29,8 @@ pub struct ConsumerConfig {
     /// Its API keys.
     #[serde(default)]
     pub keys: Vec<ConsumerKeyConfig>,
+    /// Hash of its password, for `basic`: argon2 as `argon2` prints it, or bcrypt as `htpasswd -B` does. Default: none.
+    pub password: Option<String>,
     /// Texts for your own tools, by name. The gateway does not use them.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

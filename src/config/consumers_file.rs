@@ -25,6 +25,8 @@ pub struct ConsumerRecord<'t> {
     pub plan: Option<Cow<'t, str>>,
     /// Its keys.
     pub keys: SmallVec<[KeyRecord<'t>; 1]>,
+    /// A hash of its password.
+    pub password: Option<Cow<'t, str>>,
     /// True if its requests are refused.
     pub is_disabled: bool,
 }
@@ -53,6 +55,8 @@ pub enum RecordPart {
     KeyHash(usize),
     /// The expiry of the key with this index.
     KeyExpiry(usize),
+    /// The hash of its password.
+    Password,
 }
 
 /// A value of a record that cannot be used.
@@ -72,6 +76,7 @@ struct RecordPlaces {
     name: Option<Location>,
     plan: Option<Location>,
     keys: SmallVec<[KeyPlaces; 1]>,
+    password: Option<Location>,
 }
 
 /// The places of a key's values.
@@ -139,6 +144,7 @@ impl RecordPlaces {
         match part {
             RecordPart::Name => self.name,
             RecordPart::Plan => self.plan,
+            RecordPart::Password => self.password,
             RecordPart::KeyId(index) => self.keys.get(index)?.id,
             RecordPart::KeyHash(index) => self.keys.get(index)?.sha256,
             RecordPart::KeyExpiry(index) => self.keys.get(index)?.expires,

@@ -6,23 +6,50 @@
 //! to the store, and count as no active user. What the throttle records is the consumer, under one hash for all of its
 //! keys: a new key of an active consumer is admitted.
 //!
-//! A kind of credentials whose verification waits for another server takes its step in `Gateway::serve`, boxed, before
-//! the limits are charged.
+//! A password that was not verified lately, and a question to a service, take a wait ([`PendingIdentity`]). The rest of
+//! the checks follows it, in the same order.
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{Gateway, Peer, blocked_addresses::BlockedKey, context::RequestContext};
+use http::StatusCode;
+
+use super::{
+    Gateway, Peer,
+    auth_service::{ServiceAdmission, ServiceAnswer, ServiceError, question},
+    blocked_addresses::BlockedKey,
+    context::RequestContext,
+    passwords::{PendingPassword, TooManyPasswords},
+};
 use crate::{
-    auth::{AuthCredentials, AuthError, RouteAuth},
-    error::{BlockedAddress, FailedAuthentication, GatewayError},
+    auth::{
+        AuthCredentials, AuthError, ForwardAuth, ProofDigest, RouteAuth, ServiceFailure,
+        Unauthenticated, Verification, certified,
+    },
+    error::{AuthOutage, BlockedAddress, FailedAuthentication, GatewayError},
+    http1::FieldSink as _,
     identity::{Caller, Consumer, OwnedConsumer, address_key},
     limit::{Charge, Key, Limit},
     plan::{RequestAttributes, RequestView, RoutePlan},
     snapshot::Route,
 };
 
+/// The identity of a request that is known after a wait.
+pub(super) struct PendingIdentity {
+    proof: PendingProof,
+    /// Counts the failure for the client's address.
+    max_failures: Option<Arc<Limit>>,
+    /// The refusal of wrong credentials.
+    refused: Arc<Unauthenticated>,
+}
+
+enum PendingProof {
+    Password(PendingPassword),
+    Service(Arc<ForwardAuth>, Option<ProofDigest>),
+}
+
 impl Gateway {
-    /// Finds out who sends the request, and records it in its ledger. Charges nothing.
+    /// Finds out who sends the request, and records it in its ledger. Charges nothing. Returns what is still to be
+    /// verified, if that takes a wait.
     ///
     /// # Errors
     ///
@@ -32,33 +59,147 @@ impl Gateway {
         peer: &Peer,
         request: &mut RequestContext,
         auth: &RouteAuth,
-    ) -> Result<(), GatewayError> {
+    ) -> Result<Option<PendingIdentity>, GatewayError> {
+        for name in auth.copied_headers() {
+            request.head.fields.remove(name.as_str());
+        }
         let head = &request.head;
         let credentials = AuthCredentials {
             headers: &head.fields,
             query: head.query(),
             certificate: peer.client_certificate.as_deref(),
         };
-        let refused = |error, counted_by| match error {
-            AuthError::Ambiguous(error) => GatewayError::Ambiguous(error),
-            AuthError::Unauthenticated(refused) => {
-                GatewayError::Unauthenticated(Box::new(FailedAuthentication {
-                    refused,
-                    counted_by,
-                }))
-            }
-        };
         let presented = auth.presented(&credentials).map_err(|error| refused(error, None))?;
-        let Some(presented) = presented else { return Ok(()) };
+        let Some(presented) = presented else { return Ok(None) };
         let max_failures = presented.method.max_failures.as_ref();
         if let Some(limit) = max_failures {
             self.ensure_not_blocked(request, limit)?;
         }
         let consumers = self.shared.consumers.load();
         let now = self.shared.clock.store_time();
-        let consumer = auth.verify(&presented, &consumers, now);
-        let consumer = consumer.map_err(|error| refused(error, max_failures.map(Arc::clone)))?;
-        request.ledger.consumer = Some(OwnedConsumer::from(consumer));
+        let wrong = |error| refused(error, max_failures.map(Arc::clone));
+        let proof = match auth.verify(&presented, &consumers, now).map_err(wrong)? {
+            Verification::Consumer(consumer) => {
+                request.ledger.consumer = Some(OwnedConsumer::from(consumer));
+                return Ok(None);
+            }
+            Verification::Password(proof) => {
+                match self.shared.passwords.recall(&proof, &self.shared.clock) {
+                    Ok(()) => {
+                        request.ledger.consumer = proof.consumer.map(OwnedConsumer::from);
+                        return Ok(None);
+                    }
+                    Err(pending) => PendingProof::Password(pending),
+                }
+            }
+            Verification::Service(service) => {
+                let known = &self.shared.known_admissions;
+                let digest = known.digest(service, &head.fields);
+                let admitted = digest.and_then(|digest| known.recall(digest, &self.shared.clock));
+                if let Some(admission) = admitted {
+                    self.apply_admission(request, &admission, auth.refusal())?;
+                    return Ok(None);
+                }
+                PendingProof::Service(Arc::clone(service), digest)
+            }
+        };
+        let max_failures = max_failures.map(Arc::clone);
+        Ok(Some(PendingIdentity { proof, max_failures, refused: Arc::clone(auth.refusal()) }))
+    }
+
+    /// Verifies credentials whose verification takes a wait, and records who sends the request.
+    ///
+    /// # Errors
+    ///
+    /// They are wrong, or cannot be verified.
+    pub(super) async fn verify(
+        &self,
+        request: &mut RequestContext,
+        pending: PendingIdentity,
+    ) -> Result<(), GatewayError> {
+        let PendingIdentity { proof, max_failures, refused } = pending;
+        match proof {
+            PendingProof::Password(mut password) => {
+                let consumer = password.consumer.take();
+                let address = self.failure_key(request);
+                match self.shared.passwords.verify(password, address).await {
+                    Ok(true) if consumer.is_some() => {
+                        request.ledger.consumer = consumer;
+                        Ok(())
+                    }
+                    Ok(_) => {
+                        let failed = FailedAuthentication { refused, counted_by: max_failures };
+                        Err(GatewayError::Unauthenticated(Box::new(failed)))
+                    }
+                    Err(TooManyPasswords) => {
+                        Err(GatewayError::CannotAuthenticate(AuthOutage::Passwords))
+                    }
+                }
+            }
+            PendingProof::Service(service, digest) => {
+                let answer = self.ask_service(request, &service, max_failures).await?;
+                let Some(admission) = answer else { return Ok(()) };
+                if let Some(digest) = digest {
+                    let known = &self.shared.known_admissions;
+                    known.remember(digest, &service, &admission, &self.shared.clock);
+                }
+                self.apply_admission(request, &admission, &refused)
+            }
+        }
+    }
+
+    /// Asks a service. `None` if it failed, and requests are admitted then.
+    async fn ask_service(
+        &self,
+        request: &mut RequestContext,
+        service: &Arc<ForwardAuth>,
+        max_failures: Option<Arc<Limit>>,
+    ) -> Result<Option<Arc<ServiceAdmission>>, GatewayError> {
+        let Some(route) = request.ledger.route.clone() else { return Err(GatewayError::NoRoute) };
+        let question = question(service, &request.routed(&route));
+        let error = match self.auth_services.ask(service, question, &self.shared.clock).await {
+            Ok(ServiceAnswer::Admitted(admission)) => return Ok(Some(admission)),
+            Ok(ServiceAnswer::Refused(mut reply)) => {
+                // Without the credentials that the service reads, nothing was guessed.
+                let mut names = service.request_headers.iter();
+                let is_guess = reply.status == StatusCode::UNAUTHORIZED
+                    && names.any(|name| request.head.fields.contains(name));
+                reply.counted_by = max_failures.filter(|_| is_guess);
+                return Err(GatewayError::RefusedByService(Box::new(reply)));
+            }
+            Err(error) => error,
+        };
+        self.warn(|| {
+            let request_id = request.ledger.request_id.as_str();
+            tracing::warn!(service = %service.url, request_id, %error, "the authentication service failed");
+        });
+        match (service.on_failure, error) {
+            (ServiceFailure::Allow, _) => Ok(None),
+            (ServiceFailure::Deny, ServiceError::ServerError(reply)) => {
+                Err(GatewayError::RefusedByService(Box::new(reply)))
+            }
+            (ServiceFailure::Deny, _) => Err(GatewayError::CannotAuthenticate(AuthOutage::Service)),
+        }
+    }
+
+    /// Records the consumer that a service names, and adds what the service adds to the request.
+    fn apply_admission(
+        &self,
+        request: &mut RequestContext,
+        admission: &ServiceAdmission,
+        refusal: &Arc<Unauthenticated>,
+    ) -> Result<(), GatewayError> {
+        if let Some(name) = &admission.consumer {
+            let consumers = self.shared.consumers.load();
+            let Some(mut consumer) = certified(name, &consumers) else {
+                let refused = Arc::clone(refusal);
+                let failed = FailedAuthentication { refused, counted_by: None };
+                return Err(GatewayError::Unauthenticated(Box::new(failed)));
+            };
+            consumer.plan = consumer.plan.or(admission.plan.as_deref());
+            request.ledger.consumer = Some(OwnedConsumer::from(consumer));
+        }
+        request.head.fields.append(&admission.copied, |_| true);
         Ok(())
     }
 
@@ -92,20 +233,20 @@ impl Gateway {
         })
     }
 
-    /// Counts a failure for the client's address; returns the error for the client.
+    /// Counts wrong credentials for the client's address; returns the error for the client.
     #[cold]
     pub(super) async fn count_failure(
         &self,
         request: &mut RequestContext,
-        failed: Box<FailedAuthentication>,
+        error: GatewayError,
     ) -> GatewayError {
-        let Some(limit) = &failed.counted_by else { return GatewayError::Unauthenticated(failed) };
+        let Some(limit) = error.counted_by().map(Arc::clone) else { return error };
         let key = Key(self.failure_key(request));
-        let charge = Charge { limit, key, cost: 1 };
+        let charge = Charge { limit: &limit, key, cost: 1 };
         let verdict = self.store.charge(&[charge], self.shared.clock.store_time()).await;
         let decided = verdict.ok().and_then(|verdict| verdict.decided(0).copied());
         // Without a decision nothing is known of other failures.
-        let Some(decided) = decided else { return GatewayError::Unauthenticated(failed) };
+        let Some(decided) = decided else { return error };
         let decision = &decided.decision;
         if decision.remaining == 0 {
             let end = decision.retry_at.unwrap_or(decision.reset_at);
@@ -115,14 +256,13 @@ impl Gateway {
             self.shared.blocked_addresses.block(blocked_key, now, duration);
         }
         if decision.admitted {
-            return GatewayError::Unauthenticated(failed);
+            return error;
         }
-        let limit = Arc::clone(limit);
         match self.ensure_not_blocked(request, &limit) {
-            Ok(()) => GatewayError::Unauthenticated(failed),
-            Err(error) => {
+            Ok(()) => error,
+            Err(blocked) => {
                 request.ledger.refused_by.push(limit);
-                error
+                blocked
             }
         }
     }
@@ -151,6 +291,16 @@ impl Gateway {
     fn failure_key(&self, request: &RequestContext) -> u128 {
         let prefix = request.rules().snapshot.identity.ipv6_prefix;
         address_key(request.ledger.client_ip, prefix, self.shared.store.key_secret())
+    }
+}
+
+/// The error of a request whose credentials are refused.
+fn refused(error: AuthError, counted_by: Option<Arc<Limit>>) -> GatewayError {
+    match error {
+        AuthError::Ambiguous(error) => GatewayError::Ambiguous(error),
+        AuthError::Unauthenticated(refused) => {
+            GatewayError::Unauthenticated(Box::new(FailedAuthentication { refused, counted_by }))
+        }
     }
 }
 

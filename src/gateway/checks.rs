@@ -4,12 +4,12 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{
     Gateway, Peer,
+    authentication::PendingIdentity,
     context::RequestContext,
     cors,
     rules::{WorkerRoute, WorkerRules},
 };
 use crate::{
-    auth::RouteAuth,
     error::GatewayError,
     http1::RequestHead,
     identity::Caller,
@@ -27,12 +27,28 @@ pub(super) enum CheckOutcome<'n> {
     Answered(LocalReply),
     /// The request's limits are charged, and its route's action follows.
     Admitted(AdmittedRequest<'n>),
+    /// Who sends the request is found out by a wait.
+    Unidentified(PendingIdentity),
 }
 
 /// A request that the throttle has admitted: its route, and what is to be charged.
 pub(super) struct AdmittedRequest<'n> {
     pub(super) route: Rc<WorkerRoute>,
     pub(super) plan: &'n RoutePlan,
+}
+
+/// Records what the access log says of the checks.
+fn record_admission(
+    request: &mut RequestContext,
+    checked: &Result<CheckOutcome<'_>, GatewayError>,
+) {
+    request.ledger.admission = match checked {
+        Ok(_) => Admission::Unlimited,
+        Err(error) => refused_admission(error),
+    };
+    if request.ledger.admission == Admission::Denied {
+        request.ledger.counters().denied.add(1);
+    }
 }
 
 impl Gateway {
@@ -78,17 +94,27 @@ impl Gateway {
                 // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
-            NextStep::Proceed(plan) => {
-                self.enter_route(peer, request, plan).map(CheckOutcome::Admitted)
-            }
+            NextStep::Proceed(plan) => self.enter_route(peer, request, plan),
         };
-        request.ledger.admission = match &checked {
-            Ok(_) => Admission::Unlimited,
-            Err(error) => refused_admission(error),
-        };
-        if request.ledger.admission == Admission::Denied {
-            request.ledger.counters().denied.add(1);
-        }
+        record_admission(request, &checked);
+        checked
+    }
+
+    /// Goes on with a request whose sender was not known without a wait.
+    ///
+    /// # Errors
+    /// The request is refused.
+    pub(super) async fn check_identity<'n>(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        next: &'n mut NextStep,
+        pending: PendingIdentity,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
+        let identified = self.verify(request, pending).await;
+        let NextStep::Proceed(plan) = next else { return Err(GatewayError::NoRoute) };
+        let checked = self.admit_identified(peer, request, plan, identified);
+        record_admission(request, &checked);
         checked
     }
 
@@ -100,53 +126,57 @@ impl Gateway {
         peer: &Peer,
         request: &mut RequestContext,
         plan: &'n mut RoutePlan,
-    ) -> Result<AdmittedRequest<'n>, GatewayError> {
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
         self.count_caller(plan.caller.as_ref());
         self.count_in_flight(request)?;
         let route = Rc::clone(&request.rules().routes[plan.route]);
         let timeout = route.settings.request_timeout.map(|timeout| timeout.as_millis() as u64);
         request.client.state().set_request_timeout(timeout);
-        let auth = route.settings.auth.as_deref();
-        let identified = match auth {
-            None => Ok(()),
-            Some(auth) => self.identify_caller(peer, request, auth, plan)?,
+        let Some(auth) = route.settings.auth.as_deref() else {
+            self.admit_caller(request, plan)?;
+            return Ok(CheckOutcome::Admitted(AdmittedRequest { route, plan }));
         };
+        match self.identify(peer, request, auth) {
+            Ok(Some(pending)) => Ok(CheckOutcome::Unidentified(pending)),
+            Ok(None) => self.admit_identified(peer, request, plan, Ok(())),
+            Err(GatewayError::TooManyFailures(blocked)) => {
+                request.ledger.refused_by.push(Arc::clone(&blocked.limit));
+                Err(GatewayError::TooManyFailures(blocked))
+            }
+            Err(error) => self.admit_identified(peer, request, plan, Err(error)),
+        }
+    }
+
+    /// Checks the throttle, and the refusal that the plan postponed until after it.
+    fn admit_caller(
+        &self,
+        request: &mut RequestContext,
+        plan: &mut RoutePlan,
+    ) -> Result<(), GatewayError> {
         if let Some(caller) = &plan.caller {
             self.admit(request, caller)?;
         }
-        if let Some(error) = plan.refused_after_throttle.take() {
-            return Err(error);
-        }
-        identified?;
-        if auth.is_some() {
-            self.complete_plan(peer, request, &route.settings, plan)?;
-        }
-        Ok(AdmittedRequest { route, plan })
+        plan.refused_after_throttle.take().map_or(Ok(()), Err)
     }
 
-    /// Finds out who sends the request, as the caller that the throttle then checks. The inner result is the refusal of
-    /// wrong credentials, which follows the throttle's.
-    ///
-    /// # Errors
-    ///
-    /// The client's address is blocked.
-    fn identify_caller(
+    /// Runs the checks of a request on a route with `auth` that follow its authentication. The throttle checks the
+    /// consumer; the refusal of wrong credentials comes after the throttle's own.
+    fn admit_identified<'n>(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        auth: &RouteAuth,
-        plan: &mut RoutePlan,
-    ) -> Result<Result<(), GatewayError>, GatewayError> {
-        let identified = self.identify(peer, request, auth);
-        if let Err(GatewayError::TooManyFailures(blocked)) = &identified {
-            request.ledger.refused_by.push(Arc::clone(&blocked.limit));
-            return identified.map(Ok);
-        }
-        if request.rules().routes[plan.route].settings.throttle {
+        plan: &'n mut RoutePlan,
+        identified: Result<(), GatewayError>,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
+        let route = Rc::clone(&request.rules().routes[plan.route]);
+        if route.settings.throttle {
             plan.caller = self.authenticated_caller(request);
             self.count_caller(plan.caller.as_ref());
         }
-        Ok(identified)
+        self.admit_caller(request, plan)?;
+        identified?;
+        self.complete_plan(peer, request, &route.settings, plan)?;
+        Ok(CheckOutcome::Admitted(AdmittedRequest { route, plan }))
     }
 
     /// Counts the request for its client's address until its response ends. This also bounds the upstream connections

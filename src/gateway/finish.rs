@@ -14,7 +14,7 @@ use super::{
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
-    error::GatewayError,
+    error::{GatewayError, ServiceReply},
     http1::{Fields, FramingError, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
     trace::ReceivedContext,
@@ -137,6 +137,9 @@ pub(super) fn refusal(
         && !is_extended_connect(head);
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
+    } else if let GatewayError::RefusedByService(answer) = error {
+        let ServiceReply { status, fields, body, .. } = *answer;
+        return DraftResponse::Local(LocalReply { status, fields, body });
     } else {
         let form = ErrorForm::of(&head.fields);
         let bodies = request.route().and_then(|route| route.settings.error_bodies.as_ref());

@@ -130,7 +130,7 @@ impl Gateway {
             trace,
             changes,
             consumer: routed.consumer,
-            removed_keys: routed.route.auth.as_ref().map(|auth| auth.removed_keys()),
+            removed_credentials: routed.route.auth.as_ref().map(|auth| auth.removed_credentials()),
             protected,
         })
     }

@@ -44,8 +44,11 @@ impl ApiKeySource {
         let key = match self {
             Self::Header(name) => {
                 let value = single_header(headers, name)?.map(trim);
-                let value =
-                    if *name == header::AUTHORIZATION { value.and_then(bearer) } else { value };
+                let value = if *name == header::AUTHORIZATION {
+                    value.and_then(|value| after_scheme(value, BEARER))
+                } else {
+                    value
+                };
                 value.map(Cow::Borrowed)
             }
             Self::Query(name) => single_query_param(query.unwrap_or_default(), name)?,
@@ -55,45 +58,74 @@ impl ApiKeySource {
     }
 }
 
-/// The token after `Bearer`; `None` under another scheme.
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    const SCHEME: &[u8] = b"bearer";
-    let (scheme, rest) = value.split_at_checked(SCHEME.len())?;
-    let is_bearer = scheme.eq_ignore_ascii_case(SCHEME) && rest.starts_with(b" ");
-    is_bearer.then(|| trim(rest))
+const BEARER: &[u8] = b"bearer";
+const BASIC: &[u8] = b"basic";
+
+/// The credentials in `Authorization` after `scheme`, which is in lower case; `None` under another scheme. Empty if
+/// nothing follows.
+pub fn after_scheme<'v>(value: &'v [u8], scheme: &[u8]) -> Option<&'v [u8]> {
+    let (own, rest) = value.split_at_checked(scheme.len())?;
+    let has_scheme =
+        own.eq_ignore_ascii_case(scheme) && rest.first().is_none_or(|byte| *byte == b' ');
+    has_scheme.then(|| trim(rest))
 }
 
-/// The places whose keys are removed from a forwarded request.
+/// The credentials that are removed from a forwarded request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct RemovedKeys(Box<[ApiKeySource]>);
+pub struct RemovedCredentials {
+    keys: Box<[ApiKeySource]>,
+    password: PasswordRemoval,
+}
 
-impl RemovedKeys {
-    /// Removes the keys in `sources`.
-    pub fn new(sources: impl IntoIterator<Item = ApiKeySource>) -> Self {
-        Self(sources.into_iter().collect())
+/// What becomes of a name and a password after `Basic` in a forwarded request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PasswordRemoval {
+    /// They are forwarded.
+    #[default]
+    Keep,
+    /// They are removed.
+    Remove,
+}
+
+impl RemovedCredentials {
+    /// Removes the keys in `sources`, and passwords by `password`.
+    pub fn new(sources: impl IntoIterator<Item = ApiKeySource>, password: PasswordRemoval) -> Self {
+        Self { keys: sources.into_iter().collect(), password }
     }
 
-    /// True if no key is removed.
+    /// True if nothing is removed.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty() && self.password == PasswordRemoval::Keep
     }
 
     /// The headers whose fields [`Self::drops_field`] may drop.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.0.iter().filter_map(|source| match source {
+        let of_keys = self.keys.iter().filter_map(|source| match source {
             ApiKeySource::Header(name) => Some(name),
             ApiKeySource::Query(_) | ApiKeySource::Cookie(_) => None,
-        })
+        });
+        let of_password =
+            (self.password == PasswordRemoval::Remove).then_some(&header::AUTHORIZATION);
+        of_keys.chain(of_password)
     }
 
     /// True if the field `name` of a request with these `headers` is left out. `Authorization` stays under another
-    /// scheme than `Bearer`; of `Cookie`, [`Self::other_cookies`] gives the rest.
+    /// scheme than that of the credentials; of `Cookie`, [`Self::other_cookies`] gives the rest.
     pub fn drops_field(&self, name: &[u8], headers: &Fields) -> bool {
-        self.0.iter().any(|source| match source {
+        let is_header = |header: &HeaderName| name.eq_ignore_ascii_case(header.as_str().as_bytes());
+        let has_scheme = |scheme: &[u8]| {
+            let value = headers.get(header::AUTHORIZATION);
+            value.is_some_and(|value| after_scheme(trim(value), scheme).is_some())
+        };
+        if self.password == PasswordRemoval::Remove
+            && is_header(&header::AUTHORIZATION)
+            && has_scheme(BASIC)
+        {
+            return true;
+        }
+        self.keys.iter().any(|source| match source {
             ApiKeySource::Header(header) => {
-                name.eq_ignore_ascii_case(header.as_str().as_bytes())
-                    && (*header != header::AUTHORIZATION
-                        || headers.get(header).is_some_and(|value| bearer(trim(value)).is_some()))
+                is_header(header) && (*header != header::AUTHORIZATION || has_scheme(BEARER))
             }
             ApiKeySource::Query(_) => false,
             ApiKeySource::Cookie(_) => name.eq_ignore_ascii_case(b"cookie"),
@@ -102,7 +134,7 @@ impl RemovedKeys {
 
     /// True if a cookie may be removed.
     pub fn has_cookies(&self) -> bool {
-        self.0.iter().any(|source| matches!(source, ApiKeySource::Cookie(_)))
+        self.keys.iter().any(|source| matches!(source, ApiKeySource::Cookie(_)))
     }
 
     /// The cookies of `line`, a field `Cookie`, without the removed ones; `None` if no other is left.
@@ -111,7 +143,7 @@ impl RemovedKeys {
             let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
             let name = trim(&pair[..end]);
             !name.is_empty()
-                && !self.0.iter().any(|source| match source {
+                && !self.keys.iter().any(|source| match source {
                     ApiKeySource::Cookie(cookie) => {
                         compare_cookie_names(name, cookie.as_bytes()) != NameMatch::Other
                     }
@@ -131,7 +163,7 @@ impl RemovedKeys {
     /// The query without the removed parameters; `None` if no other is left.
     pub fn other_parameters<'q>(&self, query: &'q str) -> Option<Cow<'q, str>> {
         let names = || {
-            self.0.iter().filter_map(|source| match source {
+            self.keys.iter().filter_map(|source| match source {
                 ApiKeySource::Query(name) => Some(name),
                 ApiKeySource::Header(_) | ApiKeySource::Cookie(_) => None,
             })
@@ -198,12 +230,15 @@ mod tests {
 
     #[test]
     fn keys_are_removed_and_the_rest_stays() {
-        let removed = RemovedKeys::new([
-            header("x-api-key"),
-            header("authorization"),
-            ApiKeySource::Query("key".to_owned()),
-            ApiKeySource::Cookie("key".to_owned()),
-        ]);
+        let removed = RemovedCredentials::new(
+            [
+                header("x-api-key"),
+                header("authorization"),
+                ApiKeySource::Query("key".to_owned()),
+                ApiKeySource::Cookie("key".to_owned()),
+            ],
+            PasswordRemoval::Keep,
+        );
         let bearer: Fields = [("authorization", "Bearer a")].into_iter().collect();
         let basic: Fields = [("authorization", "Basic YTpi")].into_iter().collect();
         assert!(removed.drops_field(b"Authorization", &bearer));
@@ -226,7 +261,7 @@ mod tests {
         ] {
             assert_eq!(removed.other_cookies(cookies.as_bytes()).as_deref(), left, "{cookies}");
         }
-        let headers_only = RemovedKeys::new([header("x-api-key")]);
+        let headers_only = RemovedCredentials::new([header("x-api-key")], PasswordRemoval::Keep);
         assert_eq!(headers_only.other_parameters("key=1").as_deref(), Some("key=1"));
         assert!(!headers_only.has_cookies() && removed.has_cookies());
     }
@@ -236,7 +271,7 @@ mod tests {
         fn a_removed_key_cannot_be_read_again(query in "[kK%6b&=;ey1]{0,20}", cookie in "[kK%6b;=ey1 ]{0,20}") {
             let (in_query, in_cookie) =
                 (ApiKeySource::Query("key".to_owned()), ApiKeySource::Cookie("key".to_owned()));
-            let removed = RemovedKeys::new([in_query.clone(), in_cookie.clone()]);
+            let removed = RemovedCredentials::new([in_query.clone(), in_cookie.clone()], PasswordRemoval::Keep);
             let headers: Fields = [("cookie", cookie.trim())].into_iter().collect();
             if matches!(in_query.read(&headers, Some(&query)), Ok(Some(_))) {
                 let left = removed.other_parameters(&query);

@@ -74,7 +74,7 @@ fn alias(kind: &'static str, sent: &[u8], name: &str) -> AmbiguousValue {
 
 /// The single value of a header, as sent. A repeated header is rejected: the gateway and the upstream could
 /// use different values.
-pub(super) fn single_header<'r>(
+pub fn single_header<'r>(
     headers: &'r Fields,
     name: &HeaderName,
 ) -> Result<Option<&'r [u8]>, AmbiguousValue> {

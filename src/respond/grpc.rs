@@ -45,8 +45,10 @@ impl GrpcStatus {
             GatewayError::Upstream(_)
             | GatewayError::StoreUnavailable
             | GatewayError::ClientOverloaded
+            | GatewayError::CannotAuthenticate(_)
             | GatewayError::Misdirected => Self::Unavailable,
             GatewayError::Unauthenticated(_) => Self::Unauthenticated,
+            GatewayError::RefusedByService(reply) => Self::of_service(reply.status),
             GatewayError::AccessDenied
             | GatewayError::ConsumerNotAllowed
             | GatewayError::PlanBlocked => Self::PermissionDenied,
@@ -61,6 +63,17 @@ impl GrpcStatus {
             GatewayError::Framing(_)
             | GatewayError::BodyIncomplete
             | GatewayError::LoopDetected => Self::Internal,
+        }
+    }
+
+    /// The status for a refusal by an authentication service.
+    fn of_service(status: StatusCode) -> Self {
+        match status.as_u16() {
+            403 => Self::PermissionDenied,
+            429 => Self::ResourceExhausted,
+            500..=599 => Self::Unavailable,
+            // A redirect leads to a login.
+            _ => Self::Unauthenticated,
         }
     }
 }

@@ -102,6 +102,7 @@ pub(super) fn refused_retry_after<'a>(
         GatewayError::StoreUnavailable
         | GatewayError::DelayTimeout
         | GatewayError::ClientOverloaded
+        | GatewayError::CannotAuthenticate(_)
         | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => Some(1),
         _ => None,
     }

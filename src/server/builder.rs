@@ -17,7 +17,9 @@ use crate::{
     clock::Clock,
     config::{self, EnvLookup, Environment, Faults, LoadedConfig},
     file,
-    gateway::{BlockedAddresses, ConnectionLimit, DelayQueues, Shared},
+    gateway::{
+        BlockedAddresses, ConnectionLimit, DelayQueues, KnownAdmissions, PasswordVerifier, Shared,
+    },
     handover::PassedSockets,
     live::{LiveConsumers, LiveSnapshot},
     metrics::Metrics,
@@ -124,6 +126,8 @@ impl ServerBuilder {
             via: Via::default(),
             consumers: LiveConsumers::new(Arc::clone(&consumers.table)),
             blocked_addresses: BlockedAddresses::default(),
+            passwords: PasswordVerifier::default(),
+            known_admissions: KnownAdmissions::default(),
         });
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
         let reloader = Arc::new(adapt(reloader.with_consumers(&consumers)));

@@ -8,6 +8,7 @@ use ahash::RandomState;
 use hashbrown::HashSet;
 use siphasher::sip::SipHasher13;
 
+use super::forward_auth;
 use super::section::Section;
 use crate::auth::{
     AllowedConsumers, AuthKind, AuthMethod, KeyForwarding, RouteAuth, WithoutCredentials,
@@ -34,48 +35,72 @@ pub(super) fn methods(root: &Section<'_>, config: &Config) -> AuthMethods {
     methods
 }
 
-/// The kind of a method; `None` if it has none, or two.
+/// The kind of a method; `None` if it has none, or two, or is faulty.
 fn kind(
     section: &Section<'_>,
     configured: &config::AuthMethodConfig,
     config: &Config,
 ) -> Option<AuthKind> {
-    if !section.can_read(&["api_key", "certificate"]) {
+    if !section.can_read(&KINDS) {
         return None;
     }
-    match (&configured.api_key, &configured.certificate) {
-        (Some(key), None) => {
-            check_sources(&section.at("api_key").at("from"), &key.from);
-            let is_known = section.root().can_read(&["consumers"]);
-            if config.consumers.is_none() && is_known {
-                let what = "API keys without `consumers`: every key would be refused";
-                section.fault_at_key(what, "a section `consumers` with `file` or `entries`");
-            }
-            let forwarding =
-                if key.forward_credentials { KeyForwarding::Keep } else { KeyForwarding::Remove };
-            Some(AuthKind::ApiKey { sources: key.from.as_slice().into(), forwarding })
+    let config::AuthMethodConfig { api_key, basic, certificate, forward, .. } = configured;
+    let is_set = [api_key.is_some(), basic.is_some(), certificate.is_some(), forward.is_some()];
+    let mut set = KINDS.iter().zip(is_set).filter_map(|(kind, is_set)| is_set.then_some(*kind));
+    match (set.next(), set.next()) {
+        (Some(_), None) => {}
+        (Some(first), Some(second)) => {
+            let what = format!("both `{first}` and `{second}`");
+            section.at(second).fault_at_key(what, "one of them");
+            return None;
         }
-        (None, Some(certificate)) => {
-            let asks = |tls: &config::Tls| {
-                tls.certificates.iter().any(|certificate| certificate.client_ca.is_some())
-            };
-            let mut listeners = config.listen.iter().filter_map(|own| own.tls.as_ref());
-            if !listeners.any(asks) {
-                let what = "no listener asks clients for a certificate";
-                section.at("certificate").note_at_key(what, "a certificate with `client_ca`");
-            }
-            Some(AuthKind::Certificate { consumer: certificate.consumer })
+        (None, _) => {
+            section.fault_at_key("no kind", "`api_key`, `basic`, `certificate` or `forward`");
+            return None;
         }
-        (Some(_), Some(_)) => {
-            section
-                .at("certificate")
-                .fault_at_key("both `api_key` and `certificate`", "one of them");
-            None
-        }
-        (None, None) => {
-            section.fault_at_key("no kind", "`api_key` or `certificate`");
-            None
-        }
+    }
+    if let Some(key) = api_key {
+        check_sources(&section.at("api_key").at("from"), &key.from);
+        ensure_consumers(section, config, "API keys", "key");
+        let forwarding = forwarding(key.forward_credentials);
+        return Some(AuthKind::ApiKey { sources: key.from.as_slice().into(), forwarding });
+    }
+    if let Some(basic) = basic {
+        ensure_consumers(section, config, "passwords", "password");
+        return Some(AuthKind::Basic { forwarding: forwarding(basic.forward_credentials) });
+    }
+    if let Some(certificate) = certificate {
+        note_missing_client_ca(section, config);
+        return Some(AuthKind::Certificate { consumer: certificate.consumer });
+    }
+    let service = forward_auth::compile(&section.at("forward"), forward.as_ref()?)?;
+    Some(AuthKind::Forward(service))
+}
+
+/// The kinds, in the order of [`config::AuthMethodConfig`].
+const KINDS: [&str; 4] = ["api_key", "basic", "certificate", "forward"];
+
+fn forwarding(forward_credentials: bool) -> KeyForwarding {
+    if forward_credentials { KeyForwarding::Keep } else { KeyForwarding::Remove }
+}
+
+/// Reports credentials that no record can have.
+fn ensure_consumers(section: &Section<'_>, config: &Config, credentials: &str, one: &str) {
+    if config.consumers.is_none() && section.root().can_read(&["consumers"]) {
+        let what = format!("{credentials} without `consumers`: every {one} would be refused");
+        section.fault_at_key(what, "a section `consumers` with `file` or `entries`");
+    }
+}
+
+/// Notes certificates of clients that no listener asks for.
+fn note_missing_client_ca(section: &Section<'_>, config: &Config) {
+    let asks = |tls: &config::Tls| {
+        tls.certificates.iter().any(|certificate| certificate.client_ca.is_some())
+    };
+    let mut listeners = config.listen.iter().filter_map(|own| own.tls.as_ref());
+    if !listeners.any(asks) {
+        let what = "no listener asks clients for a certificate";
+        section.at("certificate").note_at_key(what, "a certificate with `client_ca`");
     }
 }
 
@@ -132,6 +157,12 @@ pub(super) fn of_route(
         let section = section.at("auth").index(index);
         section.ensure_auth_reference(name, &config.auth);
         section.ensure(seen.insert(name), &format!("duplicate `{name}`"), "each way once");
+        let is_forward =
+            |name: &String| config.auth.get(name).is_some_and(|own| own.forward.is_some());
+        if is_forward(name) && index + 1 < route.auth.len() && !route.auth_optional {
+            let what = format!("`{name}` before others, which are never used: it is always asked");
+            section.fault(what, "it as the last one");
+        }
     }
     let has_auth = !route.auth.is_empty() || !section.can_read(&["auth"]);
     if !has_auth {

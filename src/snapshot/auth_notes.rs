@@ -102,11 +102,56 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         let mut wrong = Vec::new();
         for (from, to, expected) in [
             ("api_key: {}", "apikey: {}", "1:15: unknown key `apikey`, expected `api_key`"),
-            ("{api_key: {}}", "{}", "1:8: no kind, expected `api_key` or `certificate`"),
+            (
+                "{api_key: {}}",
+                "{}",
+                "1:8: no kind, expected `api_key`, `basic`, `certificate` or `forward`",
+            ),
             (
                 "{api_key: {}}",
                 "{api_key: {}, certificate: {consumer: san_uri}}",
                 "1:28: both `api_key` and `certificate`, expected one of them",
+            ),
+            ("api_key: {}", "forward: {}", "1:15: missing key `to`"),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://me:pw@a/'}",
+                "1:29: this value, expected http://host:port/path",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', request_headers: [Host]}",
+                "1:60: `Host`, expected a header that is not of one connection",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', copy: [x-user, X-User]}",
+                "1:57: `X-User` again, expected each header once",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', request_headers: [], cache: 10s}",
+                "1:63: `cache` without `request_headers`",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', plan: 'header:x-plan'}",
+                "1:42: `plan` without `consumer`",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', consumer: x-user}",
+                "1:52: `x-user`, expected `header:x-user`: header:NAME",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', tls_ca: a.pem}",
+                "1:50: `tls_ca` without TLS, expected an https:// URL",
+            ),
+            (
+                "plan: gold}",
+                "password: secret}",
+                "2:46: this hash of a password, expected a hash as `argon2` or `htpasswd -B`",
             ),
             (
                 "api_key: {}",

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::Snapshot;
 use crate::{
+    auth::AuthKind,
     config::{ConfigSource, Fault},
     tls::{TlsFile, Validity, ValidityProblem},
     upstream::UpstreamKind,
@@ -78,6 +79,10 @@ impl Snapshot {
             let UpstreamKind::Servers(servers) = &upstream.kind else { continue };
             let tls = servers.targets.first().and_then(|weighted| weighted.target.tls.as_ref());
             files.extend(tls.into_iter().flat_map(|tls| tls.rules.files.iter().cloned()));
+        }
+        for method in &self.auth_methods {
+            let AuthKind::Forward(service) = &method.kind else { continue };
+            files.extend(service.tls_files.iter().cloned());
         }
         files.extend(self.traces.iter().flat_map(|traces| traces.tls_files().iter().cloned()));
         files

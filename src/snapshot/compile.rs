@@ -51,6 +51,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             admin_tls,
             throttle,
             traces,
+            auth_methods: auth.into_values().collect(),
             consumers,
             notes,
         }),

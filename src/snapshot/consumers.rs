@@ -121,7 +121,7 @@ fn entries(
             break;
         }
         let section = section.at("entries").index(index);
-        if !section.can_read(&["name", "plan", "keys", "disabled"]) {
+        if !section.can_read(&["name", "plan", "keys", "password", "disabled"]) {
             continue;
         }
         for fault in builder.add(&record_of(entry), section.at("name").line()) {
@@ -141,6 +141,7 @@ fn record_of(entry: &config::ConsumerConfig) -> ConsumerRecord<'_> {
         name: entry.name.as_str().into(),
         plan: entry.plan.as_deref().map(Into::into),
         keys: keys.collect(),
+        password: entry.password.as_deref().map(Into::into),
         is_disabled: entry.disabled,
     }
 }
@@ -150,6 +151,7 @@ fn section_of<'s>(entry: &Section<'s>, part: RecordPart) -> Section<'s> {
     match part {
         RecordPart::Name => entry.at("name"),
         RecordPart::Plan => entry.at("plan"),
+        RecordPart::Password => entry.at("password"),
         RecordPart::KeyId(index) => key(index).at("id"),
         RecordPart::KeyHash(index) => key(index).at("sha256"),
         RecordPart::KeyExpiry(index) => key(index).at("expires"),

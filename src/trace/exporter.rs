@@ -12,12 +12,13 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use prost::Message;
-use reqwest::{Client, redirect};
+use reqwest::Client;
 use rustls::ClientConfig;
 use tokio_util::sync::CancellationToken;
 
 use super::{TraceQueue, encode::encode, messages::ExportResponse};
 use crate::clock::Clock;
+use crate::http_client::{causes, client_builder};
 
 /// Longest time that a span waits for others of its batch.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -237,20 +238,12 @@ impl Exporter {
     }
 }
 
-/// A client for these settings. It ignores proxies in the environment, and redirects, which would repeat the
-/// credentials.
+/// A client for these settings.
 fn client(settings: &ExportSettings) -> reqwest::Result<Client> {
     let mut headers = HeaderMap::new();
     let kind = HeaderValue::from_static("application/x-protobuf");
     headers.insert(header::CONTENT_TYPE, kind);
-    let builder = Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        .http1_only()
-        .user_agent(concat!("tidegate/", env!("CARGO_PKG_VERSION")))
-        .default_headers(headers)
-        .tls_backend_preconfigured((*settings.tls).clone());
-    builder.build()
+    client_builder(&settings.tls).default_headers(headers).build()
 }
 
 /// The error for this status. OTLP defines which statuses are retried.
@@ -281,15 +274,4 @@ impl CollectorReply {
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
         Self { rejected, message: partial.error_message.chars().take(200).collect() }
     }
-}
-
-/// The error with its causes. The URL is left out, because the log line has it.
-fn causes(error: &reqwest::Error) -> String {
-    let mut source = std::error::Error::source(error);
-    let mut text = "the request failed".to_owned();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

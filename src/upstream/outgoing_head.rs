@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     http1::{FieldSink, Fields, FramingError, RequestHead, is_foldable},
-    identity::{Consumer, OwnedConsumer, RemovedKeys},
+    identity::{Consumer, OwnedConsumer, RemovedCredentials},
     template::HeaderRules,
     trace::TraceHeader,
 };
@@ -94,7 +94,7 @@ pub struct OutgoingHead<'r> {
     /// Who sends the request, for `X-Consumer-Name` and `X-Consumer-Plan`; `None` if that is not known.
     pub consumer: Option<&'r OwnedConsumer>,
     /// The API keys to leave out; `None` on a route without authentication.
-    pub removed_keys: Option<&'r RemovedKeys>,
+    pub removed_credentials: Option<&'r RemovedCredentials>,
     /// The fields that a client cannot remove.
     pub protected: &'r ProtectedHeaders,
 }
@@ -123,7 +123,7 @@ pub struct OwnedHead {
     trace: Option<TraceHeader>,
     changes: Option<(HeaderRules, Fields)>,
     consumer: Option<OwnedConsumer>,
-    removed_keys: Option<RemovedKeys>,
+    removed_credentials: Option<RemovedCredentials>,
     protected: ProtectedHeaders,
 }
 
@@ -145,7 +145,7 @@ impl OwnedHead {
             changes: changes
                 .map(|(rules, written)| RequestHeaderChanges { rules, written: written.clone() }),
             consumer: self.consumer.as_ref(),
-            removed_keys: self.removed_keys.as_ref(),
+            removed_credentials: self.removed_credentials.as_ref(),
             protected: &self.protected,
         }
     }
@@ -168,7 +168,7 @@ impl OutgoingHead<'_> {
             trace: self.trace,
             changes: changes.map(|changes| (changes.rules.clone(), changes.written.clone())),
             consumer: self.consumer.cloned(),
-            removed_keys: self.removed_keys.cloned(),
+            removed_credentials: self.removed_credentials.cloned(),
             protected: self.protected.clone(),
         }
     }
@@ -208,7 +208,10 @@ impl OutgoingHead<'_> {
             if self.replaces_context(name) {
                 return false;
             }
-            if self.removed_keys.is_some_and(|keys| keys.drops_field(name, &self.client.fields)) {
+            if self
+                .removed_credentials
+                .is_some_and(|keys| keys.drops_field(name, &self.client.fields))
+            {
                 return false;
             }
             let is_first =
@@ -230,7 +233,7 @@ impl OutgoingHead<'_> {
 
     /// Writes the cookies beside a removed key.
     fn write_other_cookies(&self, out: &mut impl FieldSink) {
-        let Some(keys) = self.removed_keys.filter(|keys| keys.has_cookies()) else { return };
+        let Some(keys) = self.removed_credentials.filter(|keys| keys.has_cookies()) else { return };
         if self.drops(b"cookie") {
             return;
         }
@@ -244,7 +247,7 @@ impl OutgoingHead<'_> {
     /// The query to forward: the client's, without a removed key.
     fn query(&self) -> Option<Cow<'_, str>> {
         let query = self.client.query()?;
-        match self.removed_keys {
+        match self.removed_credentials {
             None => Some(Cow::Borrowed(query)),
             Some(keys) => keys.other_parameters(query),
         }

@@ -22,8 +22,13 @@ const RESERVED: [Reserved; 13] = [
     },
     Reserved {
         path: "reqwest",
-        only: &["src/trace/exporter.rs", "src/cli/health/"],
-        why: "it is for the trace collector and for `health`; requests are forwarded by `upstream`",
+        only: &[
+            "src/http_client.rs",
+            "src/trace/exporter.rs",
+            "src/gateway/auth_service.rs",
+            "src/cli/health/",
+        ],
+        why: "it is for the gateway's own requests; requests of clients are forwarded by `upstream`",
     },
     Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
     Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },

@@ -4,6 +4,7 @@ use hashbrown::hash_table::Entry;
 
 use super::{ConsumerEntry, ConsumerTable, KeyEntry, TextRange};
 use crate::auth::key::KeyHash;
+use crate::auth::password::check_password_hash;
 use crate::config::{ConsumerRecord, KeyRecord, RecordFault, RecordPart, RecordSink, suggest};
 
 /// Maximum length of a consumer's name, in characters.
@@ -34,6 +35,7 @@ impl<'p> ConsumerTableBuilder<'p> {
         table.consumers.shrink_to_fit();
         table.keys.shrink_to_fit();
         table.texts.shrink_to_fit();
+        table.passwords.shrink_to_fit();
         table
     }
 
@@ -126,6 +128,9 @@ impl RecordSink for ConsumerTableBuilder<'_> {
     fn add(&mut self, record: &ConsumerRecord<'_>, line: usize) -> Vec<RecordFault> {
         let mut faults = Vec::new();
         faults.extend(check_name(&record.name).err());
+        if let Some(Err(expected)) = record.password.as_deref().map(check_password_hash) {
+            faults.push(fault(RecordPart::Password, "this hash of a password", expected));
+        }
         let plan = record.plan.as_deref().map(|plan| self.plan(plan)).transpose();
         let keys: Result<smallvec::SmallVec<[CheckedKey<'_>; 2]>, RecordFault> =
             record.keys.iter().enumerate().map(|(index, key)| CheckedKey::of(index, key)).collect();
@@ -145,6 +150,9 @@ impl RecordSink for ConsumerTableBuilder<'_> {
             Ok(consumer) => consumer,
             Err(duplicate) => return vec![duplicate],
         };
+        if let Some(hash) = &record.password {
+            self.table.passwords.insert(consumer, hash.as_ref().into());
+        }
         for (index, key) in keys.iter().enumerate() {
             faults.extend(self.add_key(index, key, consumer).err());
         }

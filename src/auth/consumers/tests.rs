@@ -18,7 +18,7 @@ fn hash(key: &str) -> KeyHash {
 
 fn record(name: &'static str, keys: &[KeyRecord<'static>]) -> ConsumerRecord<'static> {
     let keys = keys.iter().cloned().collect();
-    ConsumerRecord { name: name.into(), plan: None, keys, is_disabled: false }
+    ConsumerRecord { name: name.into(), plan: None, keys, ..ConsumerRecord::default() }
 }
 
 fn seconds(text: &str) -> StoreTime {

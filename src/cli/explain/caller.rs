@@ -1,6 +1,9 @@
 //! The consumer that sends the request of `explain`.
 
-use crate::auth::{AuthCredentials, AuthError, ConsumerTable, RouteAuth};
+use crate::auth::{
+    AuthCredentials, AuthError, ConsumerTable, PasswordProof, RouteAuth, Verification,
+    is_password_of,
+};
 use crate::clock::StoreTime;
 use crate::error::{FailedAuthentication, GatewayError};
 use crate::http1::RequestHead;
@@ -47,7 +50,15 @@ impl ExplainedCaller<'_> {
         let (headers, query) = (&head.fields, head.query());
         let presented = auth.presented(&AuthCredentials { headers, query, certificate: None })?;
         let Some(presented) = presented else { return Ok(None) };
-        let consumer = auth.verify(&presented, self.consumers, now)?;
-        Ok(Some(consumer.into()))
+        match auth.verify(&presented, self.consumers, now)? {
+            Verification::Consumer(consumer) => Ok(Some(consumer.into())),
+            Verification::Password(PasswordProof { credentials, hash, consumer }) => {
+                let is_right = is_password_of(hash, credentials.password());
+                let consumer = consumer.filter(|_| is_right).ok_or_else(|| auth.invalid())?;
+                Ok(Some(consumer.into()))
+            }
+            // It is not asked: it would take the request for a real one.
+            Verification::Service(_) => Ok(None),
+        }
     }
 }

@@ -111,6 +111,7 @@ struct RecordLines<'t> {
     line: usize,
     has_name: bool,
     has_plan: bool,
+    has_password: bool,
     has_flag: bool,
     list: KeyList,
     labels: Labels,
@@ -153,6 +154,7 @@ impl<'t> RecordLines<'t> {
             line: lines_before,
             has_name: false,
             has_plan: false,
+            has_password: false,
             has_flag: false,
             list: KeyList::Absent,
             labels: Labels::Absent,
@@ -223,6 +225,12 @@ impl<'t> RecordLines<'t> {
                 self.has_plan = true;
                 self.placed.record.plan = Some(Cow::Borrowed(scalar(entry.value)?));
                 self.placed.places.plan = place;
+            }
+            "password" if !self.has_password => {
+                self.has_password = true;
+                let hash = password_hash(entry.value).or_else(|| scalar(entry.value))?;
+                self.placed.record.password = Some(Cow::Borrowed(hash));
+                self.placed.places.password = place;
             }
             "disabled" if !self.has_flag => {
                 self.has_flag = true;
@@ -333,6 +341,12 @@ impl<'t> Iterator for FlowEntries<'t> {
         self.column += entry.len() + 1;
         Some(Entry::read(text, column))
     }
+}
+
+/// The text of a plain hash of a password; `None` for another value.
+fn password_hash(value: &str) -> Option<&str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"$,=+./-".contains(&byte);
+    (value.starts_with('$') && value.bytes().all(is_plain)).then_some(value)
 }
 
 /// The text of a scalar that every YAML parser reads alike, and as text; `None` for another one.

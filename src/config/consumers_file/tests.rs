@@ -24,6 +24,7 @@ impl RecordSink for Collected {
             name: own(&record.name),
             plan: record.plan.as_deref().map(own),
             keys: keys.collect(),
+            password: record.password.as_deref().map(own),
             is_disabled: record.is_disabled,
         };
         let is_refused = record.name == "refused";
@@ -66,6 +67,7 @@ const RECORDS: &str = "\
   keys:
     - {id: 2026-11, sha256: 0b6c, expires: 2027-01-01T00:00:00Z}
     - {sha256: 'ff00'}
+  password: $argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g
   labels: {team: shop, cost-center: \"12\"}
   disabled: false
 
@@ -87,12 +89,14 @@ fn records_are_read_line_by_line_as_by_events() {
     let (records, faults) = read(RECORDS);
     assert_eq!(faults, [""; 0]);
     let names: Vec<_> = records.0.iter().map(|(record, line)| (&*record.name, *line)).collect();
-    assert_eq!(names, [("acme", 2), ("Example Corp", 10), ("bare", 20)]);
+    assert_eq!(names, [("acme", 2), ("Example Corp", 11), ("bare", 21)]);
     let acme = &records.0[0].0;
     assert_eq!((acme.plan.as_deref(), acme.is_disabled, acme.keys.len()), (Some("gold"), false, 2));
     let key = &acme.keys[0];
     assert_eq!((key.id.as_deref(), &*key.sha256), (Some("2026-11"), "0b6c"));
     assert_eq!(key.expires.as_deref(), Some("2027-01-01T00:00:00Z"));
+    let password = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g";
+    assert_eq!(acme.password.as_deref(), Some(password));
     let example = &records.0[1].0;
     assert_eq!((example.is_disabled, example.plan.as_deref()), (true, Some("free")));
     assert_eq!(example.keys[1].expires.as_deref(), Some("2027-01-01"));
@@ -110,6 +114,8 @@ fn unusual_records_are_read_among_others() {
         "- name: a\r\n  plan: b\r",
         "- name: 'it''s'",
         "- keys:\n      - sha256: deep\n  name: deep",
+        "- name: p\n  password: $a,b # a comment",
+        "- {name: p, password: $2y$05$a}",
     ] {
         let text = format!("- name: one\n{unusual}\n- name: two\n");
         let (records, faults) = read(&text);
@@ -131,7 +137,7 @@ fn faults_have_their_places() {
         ("- plan: a", "1:3: missing key `name`, expected a line `name: ...` in this record"),
         (
             "- name: a\n- nme: b",
-            "2:3: unknown key `nme`, expected `name` (valid keys: name, plan, keys, labels, disabled)",
+            "2:3: unknown key `nme`, expected `name` (valid keys: name, plan, keys, password, labels, disabled)",
         ),
         ("- name: a\n  name: b", "2:3: duplicate key `name`, expected it once in a mapping"),
         ("- name: a\n  disabled: yes", "2:13: `yes`, expected true or false"),
@@ -159,8 +165,8 @@ fn faults_have_their_places() {
         ("- name: refused\n", "1:9: this, expected another"),
         ("- name: \"refused\" # here\n", "1:9: this, expected another"),
         (
-            "- keys: [{sha256: x}]\n  password: x\n  name: b",
-            "2:3: unknown key `password`, expected one of name, plan, keys, labels, disabled",
+            "- keys: [{sha256: x}]\n  secret: x\n  name: b",
+            "2:3: unknown key `secret`, expected one of name, plan, keys, password, labels, disabled",
         ),
     ] {
         let (_, faults) = read(text);
@@ -186,6 +192,7 @@ fn line() -> impl Strategy<Value = String> {
     let scalar = prop_oneof![
         "[a-z0-9:.#'\" ~-]{0,8}",
         Just("acme".to_owned()),
+        "[$][a-z$,=+./:# -]{0,6}",
         Just("2027-01-01T00:00:00Z".to_owned()),
         Just("null".to_owned()),
         Just("true".to_owned()),
@@ -193,7 +200,7 @@ fn line() -> impl Strategy<Value = String> {
         "'[a-z ,:#]{0,5}'",
     ];
     let key = prop::sample::select(vec![
-        "name", "plan", "keys", "labels", "disabled", "id", "sha256", "expires", "x-y",
+        "name", "plan", "keys", "password", "labels", "disabled", "id", "sha256", "expires", "x-y",
     ]);
     let dash = prop::sample::select(vec!["", "", "- "]);
     let indent = prop::sample::select(vec!["", "", "  ", "  ", "    ", "      ", " "]);

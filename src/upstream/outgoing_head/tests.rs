@@ -79,7 +79,7 @@ fn written_with(
         trace: None,
         changes: Some(RequestHeaderChanges { rules, written }),
         consumer: None,
-        removed_keys: None,
+        removed_credentials: None,
         protected: &protected(),
     };
     let target = target("server.test", 9000);
@@ -322,7 +322,7 @@ fn each_attempt_has_its_own_host_and_span() {
             trace: Some(TraceHeader { parent, keeps_state: false }),
             changes: None,
             consumer: None,
-            removed_keys: None,
+            removed_credentials: None,
             protected: &protected,
         };
         for (span_id, host) in spans.into_iter().zip(["a.test:81", "b.test:82"]) {

@@ -97,7 +97,7 @@ impl Rules {
             trace: None,
             changes: None,
             consumer: None,
-            removed_keys: None,
+            removed_credentials: None,
             protected: &self.protected,
         }
     }

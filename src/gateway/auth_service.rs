@@ -1,0 +1,241 @@
+//! Asks the service of a `forward` method who sends a request.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use reqwest::{Client, Response};
+
+use crate::{
+    auth::{ForwardAuth, ProofCache, ProofDigest},
+    clock::Clock,
+    error::ServiceReply,
+    http_client::{causes, client_builder},
+    http1::Fields,
+    plan::RoutedRequest,
+};
+
+/// Maximum length of an answer's body, in bytes.
+const MAX_BODY: usize = 1 << 20;
+
+/// Headers of an answer that belong to its connection, or that every response of the gateway gets.
+const OWN_HEADERS: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::DATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("x-request-id"),
+];
+
+/// What a service admitted: the values that it adds to the request, and the names in its answer.
+#[derive(Debug)]
+pub(super) struct ServiceAdmission {
+    /// The copied headers.
+    pub(super) copied: Fields,
+    pub(super) consumer: Option<Box<str>>,
+    pub(super) plan: Option<Box<str>>,
+}
+
+/// The answer of a service.
+#[derive(Debug)]
+pub(super) enum ServiceAnswer {
+    /// It admits the request.
+    Admitted(Arc<ServiceAdmission>),
+    /// It does not: the client gets this.
+    Refused(ServiceReply),
+}
+
+/// Why a service gave no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServiceError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error("{0}")]
+    Failed(String),
+    #[error("an answer with a status of {}", .0.status)]
+    ServerError(ServiceReply),
+}
+
+/// The admissions that are remembered, of all services.
+#[derive(Default)]
+pub struct KnownAdmissions(OnceLock<ProofCache<Arc<ServiceAdmission>>>);
+
+impl KnownAdmissions {
+    fn cache(&self) -> &ProofCache<Arc<ServiceAdmission>> {
+        self.0.get_or_init(ProofCache::new)
+    }
+
+    /// The digest of what `service` knows of a request; `None` if its answers are not remembered, or if the request has
+    /// none of the headers that it reads.
+    pub(super) fn digest(&self, service: &ForwardAuth, headers: &Fields) -> Option<ProofDigest> {
+        let mut sent = service.request_headers.iter();
+        if service.cache_time == 0 || !sent.any(|name| headers.contains(name)) {
+            return None;
+        }
+        let mut parts = vec![service.url.as_bytes()];
+        for name in &service.request_headers {
+            let before = parts.len();
+            parts.extend(headers.get_all(name));
+            // Distinguishes one header's values from the next one's.
+            parts.push(if parts.len() > before { name.as_str().as_bytes() } else { b"" });
+        }
+        Some(self.cache().digest(parts))
+    }
+
+    /// The admission under `digest`, if it is remembered.
+    pub(super) fn recall(
+        &self,
+        digest: ProofDigest,
+        clock: &Clock,
+    ) -> Option<Arc<ServiceAdmission>> {
+        self.cache().get(digest, clock.monotonic())
+    }
+
+    /// Remembers an admission by `service`.
+    pub(super) fn remember(
+        &self,
+        digest: ProofDigest,
+        service: &ForwardAuth,
+        admission: &Arc<ServiceAdmission>,
+        clock: &Clock,
+    ) {
+        let until = clock.monotonic() + service.cache_time;
+        self.cache().insert(digest, until, Arc::clone(admission));
+    }
+}
+
+/// A worker's connections to the services.
+#[derive(Default)]
+pub(super) struct AuthServices {
+    /// A client for each service.
+    clients: RefCell<Vec<(Weak<ForwardAuth>, Client)>>,
+}
+
+impl AuthServices {
+    /// Asks `service` about `request`.
+    pub(super) async fn ask(
+        &self,
+        service: &Arc<ForwardAuth>,
+        headers: HeaderMap,
+        clock: &Clock,
+    ) -> Result<ServiceAnswer, ServiceError> {
+        let failed = |error: reqwest::Error| ServiceError::Failed(causes(&error));
+        let client = self.client(service).map_err(failed)?;
+        let exchange = async {
+            let response = client.get(&*service.url).headers(headers).send().await;
+            let response = response.map_err(failed)?;
+            if response.status().is_success() {
+                return Ok(ServiceAnswer::Admitted(Arc::new(ServiceAdmission::read(
+                    service, &response,
+                )?)));
+            }
+            let reply = reply(response).await?;
+            if reply.status.is_server_error() {
+                return Err(ServiceError::ServerError(reply));
+            }
+            Ok(ServiceAnswer::Refused(reply))
+        };
+        let timeout = Duration::from_millis(service.timeout);
+        clock.timeout(timeout, exchange).await.unwrap_or(Err(ServiceError::Timeout))
+    }
+
+    /// The client for a service. Those of services that are no longer configured are dropped.
+    fn client(&self, service: &Arc<ForwardAuth>) -> reqwest::Result<Client> {
+        let mut clients = self.clients.borrow_mut();
+        let found = clients.iter().find(|(own, _)| Weak::as_ptr(own) == Arc::as_ptr(service));
+        if let Some((_, client)) = found {
+            return Ok(client.clone());
+        }
+        clients.retain(|(service, _)| service.strong_count() > 0);
+        let client = client_builder(&service.tls).build()?;
+        clients.push((Arc::downgrade(service), client.clone()));
+        Ok(client)
+    }
+}
+
+/// What a service is told about a request.
+pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for name in &service.request_headers {
+        for value in request.head.fields.get_all(name) {
+            if let Ok(mut value) = HeaderValue::from_bytes(value) {
+                value.set_sensitive(true);
+                headers.append(name, value);
+            }
+        }
+    }
+    let client = request.client_ip.to_string();
+    let path = request.head.path();
+    let target = request.head.query().map(|query| format!("{path}?{query}"));
+    let target = target.as_deref().unwrap_or(path);
+    let told = [
+        ("x-forwarded-method", request.head.method.as_str().as_bytes()),
+        ("x-forwarded-proto", request.scheme().as_bytes()),
+        ("x-forwarded-host", request.head.fields.get("host").unwrap_or_default()),
+        ("x-forwarded-uri", target.as_bytes()),
+        ("x-forwarded-for", client.as_bytes()),
+    ];
+    for (name, value) in told {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    headers
+}
+
+impl ServiceAdmission {
+    fn read(service: &ForwardAuth, response: &Response) -> Result<Self, ServiceError> {
+        let answer = response.headers();
+        let mut copied = Fields::new();
+        for name in &service.copied_headers {
+            for value in answer.get_all(name) {
+                copied.push(name.as_str(), value.as_bytes());
+            }
+        }
+        let text = |name: &Option<HeaderName>| {
+            let Some(name) = name else { return Ok(None) };
+            let mut values = answer.get_all(name).iter();
+            let value = values.next().map(|value| std::str::from_utf8(value.as_bytes()));
+            let value = value.transpose().map_err(|_| not_usable(name))?;
+            if values.next().is_some() {
+                return Err(not_usable(name));
+            }
+            Ok(value.map(str::trim).filter(|value| !value.is_empty()).map(Into::into))
+        };
+        Ok(Self { copied, consumer: text(&service.consumer)?, plan: text(&service.plan)? })
+    }
+}
+
+fn not_usable(name: &HeaderName) -> ServiceError {
+    ServiceError::Failed(format!("its answer has no single text in `{name}`"))
+}
+
+/// An answer for the client.
+async fn reply(mut response: Response) -> Result<ServiceReply, ServiceError> {
+    let failed = |error: reqwest::Error| ServiceError::Failed(causes(&error));
+    let status = StatusCode::from_u16(response.status().as_u16()).unwrap_or(StatusCode::FORBIDDEN);
+    let mut fields = Fields::new();
+    for (name, value) in response.headers() {
+        if !OWN_HEADERS.contains(name) {
+            fields.push(name.as_str(), value.as_bytes());
+        }
+    }
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(ServiceError::Failed(format!(
+                "its answer is longer than {MAX_BODY} bytes"
+            )));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(ServiceReply { status, fields, body: Bytes::from(body), counted_by: None })
+}
