@@ -52,6 +52,6 @@ pub use method::{
     AllowedConsumers, AuthCredentials, AuthError, PasswordProof, PresentedCredentials, RouteAuth,
     Verification, WithoutCredentials, certified,
 };
-pub use password::{BasicCredentials, check_password_hash, is_password_of};
+pub use password::{BasicCredentials, check_password_hash, hash_password, is_password_of};
 pub use proof_cache::{ProofCache, ProofDigest};
 pub use refusal::{AuthRefusal, Unauthenticated};

@@ -209,10 +209,11 @@ impl ConnectionState {
     /// have lagged by one tick when a wait began.
     pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<ExpiredDeadline> {
         let gap_exceeded = |since: CoarseTime, limit: Option<u64>| {
-            limit.is_some_and(|limit| now.saturating_sub(since) > limit.saturating_add(COARSE_TICK))
+            limit
+                .is_some_and(|limit| now.saturating_sub(since) >= limit.saturating_add(COARSE_TICK))
         };
         let deadline_passed =
-            |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now > deadline);
+            |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now >= deadline);
         match self {
             Self::Idle { since } => {
                 gap_exceeded(since, timeouts.idle).then_some(ExpiredDeadline::Idle)

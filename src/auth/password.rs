@@ -1,6 +1,6 @@
 //! Passwords: the credentials of RFC 7617 (`Basic`), and their hashes.
 
-use argon2::{Argon2, Params, PasswordVerifier as _, password_hash::phc};
+use argon2::{Argon2, Params, PasswordHasher as _, PasswordVerifier as _, password_hash::phc};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::identity::after_scheme;
@@ -79,6 +79,18 @@ pub fn check_password_hash(hash: &str) -> Result<(), String> {
     if is_bounded { Ok(()) } else { Err(format!("a cost of at most {MAX_COST}")) }
 }
 
+/// A new hash of `password`: argon2id, at the cost that the library recommends (19 MiB, two passes).
+///
+/// # Errors
+///
+/// The system has no random numbers or no memory.
+pub fn hash_password(password: &[u8]) -> Result<String, argon2::password_hash::Error> {
+    let mut salt = [0; 16];
+    getrandom::fill(&mut salt).map_err(|_| argon2::password_hash::Error::Crypto)?;
+    let hash: phc::PasswordHash = Argon2::default().hash_password_with_salt(password, &salt)?;
+    Ok(hash.to_string())
+}
+
 /// True if `hash` is a hash of `password`. Takes milliseconds to a second, by the hash's own cost.
 pub fn is_password_of(hash: &str, password: &[u8]) -> bool {
     if hash.starts_with("$argon2") {
@@ -138,6 +150,15 @@ mod tests {
                 assert!(!is_password_of(hash, wrong), "{hash}");
             }
         }
+    }
+
+    #[test]
+    fn a_new_hash_is_one_of_its_password() {
+        let hash = hash_password(b"open sesame").unwrap();
+        assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
+        assert_eq!(check_password_hash(&hash), Ok(()));
+        assert!(is_password_of(&hash, b"open sesame") && !is_password_of(&hash, b"open"));
+        assert_ne!(hash_password(b"open sesame").unwrap(), hash, "each has a salt of its own");
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! `tidegate key`: makes API keys, and checks them.
+//! `tidegate key`: makes API keys, checks them, and hashes passwords.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::config_file::ConfigOption;
 use super::{Exit, exit_after_write, load, print_error};
-use crate::auth::{ApiKey, FoundKey, KeyHash, KeyValidity, check_form};
+use crate::auth::{ApiKey, FoundKey, KeyHash, KeyValidity, check_form, hash_password};
 use crate::clock::Clock;
 use crate::config::EnvLookup;
 use crate::escape::escape;
 
-/// The longest key, in bytes: more than the longest request head.
+/// The longest key or password, in bytes: more than the longest request head.
 const MAX_KEY: u64 = 1 << 20;
 
 /// Arguments of `key`.
@@ -26,6 +26,8 @@ enum KeyCommand {
     New(NewArgs),
     /// Check a key, which is read from standard input: its form, and with --config its consumer.
     Check(CheckArgs),
+    /// Hash a password, which is read from standard input; prints the line for the file of consumers.
+    Password,
 }
 
 #[derive(clap::Args, Debug)]
@@ -42,7 +44,7 @@ struct CheckArgs {
     option: ConfigOption,
 }
 
-/// Makes or checks a key.
+/// Makes or checks a key, or hashes a password.
 pub(super) fn run(
     arguments: &KeyArgs,
     env: EnvLookup<'_>,
@@ -52,6 +54,7 @@ pub(super) fn run(
     match &arguments.command {
         KeyCommand::New(new) => make(new, out),
         KeyCommand::Check(check) => check_key(check, env, input, out),
+        KeyCommand::Password => print_password_hash(input, out),
     }
 }
 
@@ -91,17 +94,11 @@ fn check_key(
     input: &mut dyn BufRead,
     out: &mut dyn Write,
 ) -> Exit {
-    if io::stdin().is_terminal() {
-        let _ = write!(io::stderr(), "key: ");
-    }
-    let mut key = String::new();
-    if let Err(error) = input.take(MAX_KEY).read_line(&mut key) {
-        return print_error(&format!("tidegate: cannot read the key: {error}"));
-    }
+    let key = match read_secret("key", input) {
+        Ok(key) => key,
+        Err(exit) => return exit,
+    };
     let key = key.trim();
-    if key.is_empty() {
-        return print_error(&"tidegate: no key; expected one line on standard input");
-    }
     let form = check_form(key);
     let hash = KeyHash::of(key.as_bytes());
     let verdict = form.as_ref().map_or_else(ToString::to_string, |()| "well-formed".to_owned());
@@ -126,6 +123,42 @@ fn check_key(
     match consumers.key(&hash, Clock::system().store_time()) {
         None => exit_after_write(writeln!(out, "consumer   none has this key"), Exit::BadInput),
         Some(found) => print_owner(&found, out),
+    }
+}
+
+/// Reads a line, which is called `name` in messages.
+fn read_secret(name: &str, input: &mut dyn BufRead) -> Result<String, Exit> {
+    if io::stdin().is_terminal() {
+        let _ = write!(io::stderr(), "{name}: ");
+    }
+    let mut secret = String::new();
+    if let Err(error) = input.take(MAX_KEY).read_line(&mut secret) {
+        return Err(print_error(&format!("tidegate: cannot read the {name}: {error}")));
+    }
+    if secret.trim().is_empty() {
+        return Err(print_error(&format!(
+            "tidegate: no {name}; expected one line on standard input"
+        )));
+    }
+    Ok(secret)
+}
+
+fn print_password_hash(input: &mut dyn BufRead, out: &mut dyn Write) -> Exit {
+    let password = match read_secret("password", input) {
+        Ok(password) => password,
+        Err(exit) => return exit,
+    };
+    let password = password.trim_end_matches(['\r', '\n']);
+    // No client can send it: the credentials of `Basic` have no control characters.
+    if password.chars().any(char::is_control) {
+        return print_error(&"tidegate: the password has control characters; expected others");
+    }
+    match hash_password(password.as_bytes()) {
+        Ok(hash) => exit_after_write(writeln!(out, "password: {hash}"), Exit::Ok),
+        Err(error) => {
+            print_error(&format!("tidegate: cannot hash the password: {error}"));
+            Exit::Internal
+        }
     }
 }
 

@@ -22,10 +22,10 @@ fn due(cell: &StateCell, now_ms: u64) -> Option<ExpiredDeadline> {
 #[test]
 fn head_and_idle_connections_have_their_own_timeouts() {
     let (cell, _) = cell(1000);
-    assert_eq!((due(&cell, 1200), due(&cell, 1201)), (None, Some(ExpiredDeadline::Head)));
+    assert_eq!((due(&cell, 1199), due(&cell, 1200)), (None, Some(ExpiredDeadline::Head)));
     cell.begin_request();
     cell.enter(ConnectionState::Idle { since: ms(1000) });
-    assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(ExpiredDeadline::Idle)));
+    assert_eq!((due(&cell, 1299), due(&cell, 1300)), (None, Some(ExpiredDeadline::Idle)));
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn request_timeout_applies_whatever_the_request_waits_for() {
     cell.begin_request();
     assert_eq!(due(&cell, 1 << 40), None);
     cell.set_request_timeout(Some(1000));
-    assert_eq!((due(&cell, 2100), due(&cell, 2101)), (None, Some(ExpiredDeadline::Request)));
+    assert_eq!((due(&cell, 2099), due(&cell, 2100)), (None, Some(ExpiredDeadline::Request)));
     cell.begin_upstream_wait(None);
     assert_eq!(due(&cell, 2101), Some(ExpiredDeadline::Request));
     cell.set_request_timeout(None);
@@ -57,7 +57,7 @@ fn timeout_names_the_side_that_was_waited_for() {
     cell.begin_client_body_wait();
     assert_eq!(due(&cell, 1151), Some(ExpiredDeadline::ClientBody), "no progress since 1000");
     cell.begin_upstream_wait(Some(30));
-    assert_eq!((due(&cell, 1170), due(&cell, 1171)), (None, Some(ExpiredDeadline::Upstream)));
+    assert_eq!((due(&cell, 1169), due(&cell, 1170)), (None, Some(ExpiredDeadline::Upstream)));
 }
 
 #[test]
@@ -67,22 +67,22 @@ fn response_is_bounded_by_its_gaps_and_its_own_deadline() {
     cell.set_request_timeout(Some(100));
     cell.begin_response(Some(300), None);
     cell.begin_upstream_wait(None);
-    assert_eq!((due(&cell, 1400), due(&cell, 1401)), (None, Some(ExpiredDeadline::ResponseIdle)));
+    assert_eq!((due(&cell, 1399), due(&cell, 1400)), (None, Some(ExpiredDeadline::ResponseIdle)));
     clock.set(ms(1300));
     cell.begin_client_read_wait();
-    assert_eq!((due(&cell, 1450), due(&cell, 1451)), (None, Some(ExpiredDeadline::ClientRead)));
+    assert_eq!((due(&cell, 1449), due(&cell, 1450)), (None, Some(ExpiredDeadline::ClientRead)));
     cell.enter(ConnectionState::Idle { since: ms(1300) });
     cell.begin_request();
     cell.begin_response(None, Some(70));
     cell.begin_upstream_wait(None);
-    assert_eq!((due(&cell, 1470), due(&cell, 1471)), (None, Some(ExpiredDeadline::Response)));
+    assert_eq!((due(&cell, 1469), due(&cell, 1470)), (None, Some(ExpiredDeadline::Response)));
 }
 
 #[test]
 fn lingering_ends_without_progress_and_at_its_deadline() {
     let (cell, _) = cell(29_900);
     cell.enter(ConnectionState::Linger { since: ms(500), deadline: ms(30_000) });
-    assert_eq!((due(&cell, 2600), due(&cell, 2601)), (None, Some(ExpiredDeadline::Close)));
+    assert_eq!((due(&cell, 2599), due(&cell, 2600)), (None, Some(ExpiredDeadline::Close)));
     cell.enter(ConnectionState::Linger { since: ms(29_900), deadline: ms(30_000) });
     assert_eq!(due(&cell, 30_001), Some(ExpiredDeadline::Close));
 }
@@ -92,10 +92,10 @@ fn tunnel_ends_when_it_is_idle() {
     let (cell, clock) = cell(1000);
     cell.begin_request();
     cell.begin_tunnel(Some(300));
-    assert_eq!((due(&cell, 1400), due(&cell, 1401)), (None, Some(ExpiredDeadline::Tunnel)));
+    assert_eq!((due(&cell, 1399), due(&cell, 1400)), (None, Some(ExpiredDeadline::Tunnel)));
     clock.set(ms(1300));
     cell.mark_tunnel_progress();
-    assert_eq!((due(&cell, 1700), due(&cell, 1701)), (None, Some(ExpiredDeadline::Tunnel)));
+    assert_eq!((due(&cell, 1699), due(&cell, 1700)), (None, Some(ExpiredDeadline::Tunnel)));
     cell.begin_tunnel(None);
     assert_eq!(due(&cell, 1 << 40), None);
 }

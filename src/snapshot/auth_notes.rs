@@ -1,15 +1,16 @@
-//! Notes on limits that count callers in another way than their routes know them.
+//! Notes on limits that count callers in another way than their routes know them, and on passwords in the clear.
 
 use ahash::RandomState;
 use hashbrown::HashSet;
 
 use super::section::Section;
-use crate::config::{Config, LimitConfig, RouteConfig};
+use crate::config::{Config, LimitConfig, RedirectHttps, RouteConfig};
 use crate::identity::KeyPart;
 
-/// Notes limits by `token` on routes that know their consumers, and limits by `consumer` on routes that do not. Each
-/// limit is noted once.
+/// Notes limits by `token` on routes that know their consumers, limits by `consumer` on routes that do not, and passwords
+/// in the clear. Each limit is noted once.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
+    note_clear_passwords(root, config);
     let mut noted = HashSet::<&str, RandomState>::default();
     for route in &config.routes {
         for name in route.limits.iter().chain(route.status.iter().flatten()) {
@@ -18,6 +19,24 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
             if noted.insert(name) {
                 root.at("limits").entry(name).at("key").note(note.what, note.expected);
             }
+        }
+    }
+}
+
+/// Notes listeners on which passwords would cross a network in the clear.
+fn note_clear_passwords(root: &Section<'_>, config: &Config) {
+    let is_basic = |name: &String| config.auth.get(name).is_some_and(|own| own.basic.is_some());
+    let Some(route) = config.routes.iter().find(|route| route.auth.iter().any(is_basic)) else {
+        return;
+    };
+    for (index, listener) in config.listen.iter().enumerate() {
+        let is_local = listener.address.0.ip().to_canonical().is_loopback();
+        if listener.tls.is_none() && listener.redirect_https == RedirectHttps::Off && !is_local {
+            let what = format!(
+                "a listener without `tls`, on which passwords for the route `{}` are in the clear",
+                route.name
+            );
+            root.at("listen").index(index).note_at_key(what, "`tls`, or an address on loopback");
         }
     }
 }
@@ -90,6 +109,13 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         assert!(query[0].starts_with("t.yaml:1:32: `query:key`: URLs with keys"), "{query:?}");
         let certificate = changed("api_key: {}", "certificate: {consumer: sha256}");
         assert!(certificate[0].contains("no listener asks clients"), "{certificate:?}");
+        let clear = changed(
+            "api_key: {}",
+            "basic: {}}}\nlisten: [{address: '127.0.0.1:80'}, {address: '0.0.0.0:80'}]\nthrottle: {max_active: 1, capacity: 1",
+        );
+        let expected =
+            "t.yaml:2:35: a listener without `tls`, on which passwords for the route `a`";
+        assert!(clear.iter().any(|note| note.starts_with(expected)), "{clear:?}");
         let unused = changed(
             "auth: {keys: {api_key: {}}}",
             "auth: {keys: {api_key: {}}, other: {api_key: {}}}",

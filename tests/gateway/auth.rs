@@ -1,5 +1,7 @@
 //! Authentication of routes: API keys, client certificates, consumers and their plans.
 
+/// Names and passwords.
+mod basic;
 /// Client certificates.
 mod certificates;
 /// The file of consumers, and the commands.
@@ -10,6 +12,8 @@ mod failures;
 mod forwarded;
 /// Limits, plans and tiers of consumers.
 mod plans;
+/// Services that decide.
+mod service;
 /// The throttle on routes that authenticate.
 mod throttle;
 

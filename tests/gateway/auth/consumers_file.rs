@@ -9,7 +9,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::auth::{KeyHash, check_form};
+use tidegate::auth::{KeyHash, check_form, is_password_of};
 
 use super::hash;
 use crate::{replay::run, tidegate_command};
@@ -121,6 +121,13 @@ fn a_new_key_is_found_by_its_record() {
     assert!(text.starts_with("form       well-formed\n"), "{text}");
     let (code, text) = check("tg_wrong");
     assert!(code == Some(1) && text.contains("none has this key"), "{text}");
+    let mut command = tidegate_command(directory.path(), &["key", "password"]);
+    fs::write(path("password"), "open sesame\r\n").expect("a file");
+    command.stdin(fs::File::open(path("password")).expect("a file"));
+    let printed = command.output().expect("it runs").stdout;
+    let printed = String::from_utf8_lossy(&printed);
+    let hash = printed.trim_end().strip_prefix("password: ").expect("a line of the record");
+    assert!(is_password_of(hash, b"open sesame"), "{printed}");
     // A name that YAML could read as something else is quoted.
     let quoted = run(&["key", "new", "--consumer", "true: \"x\""]);
     assert!(quoted.contains("- name: \"true: \\\"x\\\"\"\n"), "{quoted}");
