@@ -16,7 +16,7 @@
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
-//! | `auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
+//! | `auth`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
 //! | `consumers_file` | the records of a file of consumers, one by one |

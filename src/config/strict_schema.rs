@@ -57,7 +57,7 @@ const UNIQUE: [(&str, &str); 8] = [
 
 /// Definitions that need exactly one of the listed keys.
 const ONE_OF: [(&str, &[&str]); 5] = [
-    ("AuthMethodConfig", &["api_key", "certificate"]),
+    ("AuthMethodConfig", &["api_key", "basic", "certificate", "forward"]),
     ("UpstreamConfig", &["targets", "respond"]),
     ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
     ("ErrorBodyConfig", &["file", "body"]),

@@ -161,7 +161,7 @@ impl AuthServices {
     }
 }
 
-/// What a service is told about a request.
+/// The headers of the question about a request.
 pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in &service.request_headers {
@@ -176,14 +176,14 @@ pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> He
     let path = request.head.path();
     let target = request.head.query().map(|query| format!("{path}?{query}"));
     let target = target.as_deref().unwrap_or(path);
-    let told = [
+    let sent = [
         ("x-forwarded-method", request.head.method.as_str().as_bytes()),
         ("x-forwarded-proto", request.scheme().as_bytes()),
         ("x-forwarded-host", request.head.fields.get("host").unwrap_or_default()),
         ("x-forwarded-uri", target.as_bytes()),
         ("x-forwarded-for", client.as_bytes()),
     ];
-    for (name, value) in told {
+    for (name, value) in sent {
         if let Ok(value) = HeaderValue::from_bytes(value) {
             headers.insert(HeaderName::from_static(name), value);
         }

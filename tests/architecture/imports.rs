@@ -27,12 +27,13 @@ const LEAVES: [&str; 17] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 62] = [
+const ALLOWED: [(&str, &str, &str); 64] = [
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
     ("auth", "identity", "it reads keys from their places, and names a `Consumer`"),
     ("auth", "limit", "a limit bounds the failures of an address"),
+    ("auth", "secret", "verified credentials are hashed under a secret of the process"),
     ("auth", "tls", "a client certificate names a consumer"),
     ("config", "tls", "the part of a certificate that names a consumer is its type"),
     ("template", "identity", "the consumer and its plan are variables"),
@@ -79,6 +80,7 @@ const ALLOWED: [(&str, &str, &str); 62] = [
     ("throttle", "counter", "each worker counts its checks"),
     ("throttle", "redis", "it opens its own connections to the servers of the store"),
     ("tls", "file", "certificates and keys are files"),
+    ("trace", "http_client", "spans are sent by the client of the gateway itself"),
     ("trace", "clock", "batches and pauses wait on the clock"),
     ("compress", "client_usage", "the memory of encoders is counted by client address"),
     ("upstream", "client_usage", "places at servers are counted by client address"),
@@ -101,7 +103,7 @@ const ALLOWED: [(&str, &str, &str); 62] = [
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 23] = [
+const MAY_IMPORT: [(&str, &[&str]); 24] = [
     // Several modules bound what a client address uses, and count it here.
     ("client_usage", &[]),
     ("handover", &[]),
@@ -109,6 +111,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
     ("counter", &[]),
     ("escape", &[]),
     ("file", &[]),
+    ("http_client", &[]),
     ("mix", &[]),
     ("secret", &[]),
     ("sensitive", &[]),
@@ -162,6 +165,7 @@ const MAY_IMPORT: [(&str, &[&str]); 23] = [
             "connection_state",
             "error",
             "http1",
+            "http_client",
             "identity",
             "limit",
             "live",

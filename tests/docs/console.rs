@@ -15,8 +15,10 @@ use crate::{
 };
 
 /// Pages with blocks marked `console,norun`: how many, and why these cannot be run.
-const NOT_RUN: [(&str, usize, &str); 1] =
-    [("docs/src/identity/api-keys.md", 2, "each key is random, and is read from standard input")];
+const NOT_RUN: [(&str, usize, &str); 2] = [
+    ("docs/src/identity/api-keys.md", 2, "each key is random, and is read from standard input"),
+    ("docs/src/identity/passwords.md", 1, "each hash is random"),
+];
 
 /// A command with the output that its page shows.
 struct DocumentedCommand {
