@@ -5,7 +5,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `counters` | the counters of routes, limits, upstreams and the throttle |
+//! | `counters` | the counters of routes, plans, limits, upstreams and the throttle |
 //! | `latency` | [`Histogram`]: durations of requests |
 //! | `refused_callers` | the callers that limits refuse most, in bounded space |
 
@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 pub use self::counters::{
-    ConnectionProtocol, LimitCounters, MirrorOutcome, OpeningFailure, RouteCounters,
+    ConnectionProtocol, LimitCounters, MirrorOutcome, OpeningFailure, PlanCounters, RouteCounters,
     ThrottleCounters, UpstreamCounters,
 };
 pub use self::latency::{Exemplar, Histogram, LATENCY_BOUNDS};
@@ -62,6 +62,7 @@ pub struct WorkerMetrics {
     /// The decisions of the throttle.
     pub throttle: CachePadded<ThrottleCounters>,
     routes: CountersByName<Box<str>, RouteCounters>,
+    plans: CountersByName<Box<str>, PlanCounters>,
     limits: CountersByName<(Box<str>, Box<str>), LimitCounters>,
     upstreams: CountersByName<Box<str>, UpstreamCounters>,
     /// Locked by the worker for each refusal, and by a reader once a second.
@@ -70,9 +71,9 @@ pub struct WorkerMetrics {
 
 impl WorkerMetrics {
     /// Counts that the limit or policy called `limit` refused the caller with this keyed hash. `now` is in ms since the
-    /// epoch.
-    pub fn count_refused_caller(&self, now: u64, limit: &str, key: u128) {
-        self.refused_callers.lock().count(now, limit, key);
+    /// epoch. `consumer` is its name, if the limit counts consumers.
+    pub fn count_refused_caller(&self, now: u64, limit: &str, key: u128, consumer: Option<&str>) {
+        self.refused_callers.lock().count(now, limit, key, consumer);
     }
 
     /// Counts a client connection on which HTTP begins.
@@ -88,6 +89,11 @@ impl WorkerMetrics {
     /// The counters of a route. Locks: call it once per reload, not per request.
     pub fn route(&self, name: &str) -> Arc<CachePadded<RouteCounters>> {
         self.routes.lock().entry(name.into()).or_default().clone()
+    }
+
+    /// The counters of a plan. Locks, as [`Self::route`] does.
+    pub fn plan(&self, name: &str) -> Arc<CachePadded<PlanCounters>> {
+        self.plans.lock().entry(name.into()).or_default().clone()
     }
 
     /// The counters of a limit on a route.
@@ -111,6 +117,11 @@ impl WorkerMetrics {
         self.routes.lock().retain(|name, _| name.is_empty() || routes.contains(&**name));
         self.limits.lock().retain(|(route, limit), _| limits.contains(&(&**route, &**limit)));
         self.upstreams.lock().retain(|name, _| upstreams.contains(&**name));
+    }
+
+    /// Keeps the counters of these plans; removes all others.
+    pub fn retain_plans(&self, plans: &BTreeSet<&str>) {
+        self.plans.lock().retain(|name, _| plans.contains(&**name));
     }
 }
 
@@ -206,6 +217,11 @@ impl Metrics {
     /// Responses by route and status class, `1xx` to `5xx`.
     pub fn responses(&self) -> Sums<Box<str>, 5> {
         self.sum(|worker| &worker.routes, |route| std::array::from_fn(|i| route.responses[i].get()))
+    }
+
+    /// Requests of consumers by plan: all, and refused by limits.
+    pub fn plans(&self) -> Sums<Box<str>, 2> {
+        self.sum(|worker| &worker.plans, |plan| [plan.requests.get(), plan.refused.get()])
     }
 
     /// Requests that `allow` and `deny` refused, by route.

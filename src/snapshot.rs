@@ -136,6 +136,8 @@ pub struct Snapshot {
     pub traces: Option<TraceRules>,
     /// The ways to authenticate.
     pub auth_methods: Vec<Arc<AuthMethod>>,
+    /// The names of the plans.
+    pub plans: Vec<Box<str>>,
     /// Where the consumers are.
     pub consumers: ConsumerSource,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as

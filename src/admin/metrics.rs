@@ -108,6 +108,18 @@ impl MetricsCollector {
         for (route, [count]) in &denied {
             write_counter(&mut family, &[("route", route)], *count)?;
         }
+        let mut plans = metrics.plans();
+        plans.retain(|_, [requests, _]| *requests > 0);
+        let help = "Requests of the consumers of a plan";
+        let mut family = start_counters(encoder, "plan_requests", help)?;
+        for (plan, [requests, _]) in &plans {
+            write_counter(&mut family, &[("plan", plan)], *requests)?;
+        }
+        let help = "Requests of the consumers of a plan that limits refused";
+        let mut family = start_counters(encoder, "plan_refused", help)?;
+        for (plan, [_, refused]) in &plans {
+            write_counter(&mut family, &[("plan", plan)], *refused)?;
+        }
         let mut mirrored = metrics.mirrored();
         mirrored.retain(|_, outcomes| outcomes.iter().any(|count| *count > 0));
         let help = "Requests chosen for a route's mirror, by outcome";

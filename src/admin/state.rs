@@ -127,6 +127,9 @@ struct RefusedCallerState {
     limit: String,
     /// The caller's keyed hash, for `/api/limits/{name}?hash=`; for the throttle, the key of limits by `token`.
     hash: String,
+    /// The consumer's name, if the limit counts consumers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer: Option<Box<str>>,
     /// The number of refusals: too large by at most `error`.
     refused: u64,
     error: u64,
@@ -207,6 +210,7 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
             .map(|caller| RefusedCallerState {
                 limit: caller.limit,
                 hash: format!("{:032x}", caller.key),
+                consumer: caller.consumer,
                 refused: caller.refusals,
                 error: caller.error,
             })

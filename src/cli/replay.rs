@@ -1,5 +1,6 @@
 //! `tidegate replay`: runs access logs through the limits of a configuration.
 
+mod plan_change;
 mod tables;
 
 use std::fmt::Write as _;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use smallvec::SmallVec;
 
+use self::plan_change::{PlanChange, load_changed};
 use super::config_file::{ConfigOption, default_exists, is_config};
 use super::{Exit, exit_after_write, load, print_error, usage_error};
 use crate::config::EnvLookup;
@@ -30,6 +32,10 @@ pub(super) struct ReplayArgs {
     /// Replay under this configuration as well, and print the difference.
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
+    /// Replay under another quota of a plan as well, and print the difference: with --compare under that
+    /// configuration. QUOTA is a number, `unlimited`, or 0, which blocks. May be given several times.
+    #[arg(long, value_name = "NAME=LIMIT:QUOTA", value_parser = PlanChange::parse)]
+    plan: Vec<PlanChange>,
     /// Format of the logs; detected by default.
     #[arg(long, value_enum)]
     format: Option<LogFormat>,
@@ -102,11 +108,20 @@ fn files(arguments: &ReplayArgs) -> Result<(&Path, &[PathBuf]), Exit> {
 fn prepare(arguments: &ReplayArgs, env: EnvLookup<'_>) -> Result<(replay::Replay, Vec<Log>), Exit> {
     let mut configs = SmallVec::new();
     let (file, logs) = files(arguments)?;
-    for path in iter::once(file).chain(arguments.compare.as_deref()) {
-        let (config, snapshot) = load(path, env)?;
+    let changed = (!arguments.plan.is_empty()).then_some(file);
+    let other = arguments.compare.as_deref().or(changed);
+    for (index, path) in iter::once(file).chain(other).enumerate() {
+        let (config, snapshot) = if index == 1 && !arguments.plan.is_empty() {
+            load_changed(path, env, &arguments.plan)?
+        } else {
+            load(path, env)?
+        };
         let consumers = snapshot.consumers.load().map_err(|faults| print_error(&faults))?;
         let secret = || getrandom::u64().map_err(|_| Exit::Internal);
-        let (name, max_keys) = (path.display().to_string(), config.store.memory.max_keys);
+        let max_keys = config.store.memory.max_keys;
+        let changes = arguments.plan.iter().filter(|_| index == 1).map(PlanChange::to_string);
+        let name =
+            iter::once(path.display().to_string()).chain(changes).collect::<Vec<_>>().join(" ");
         let secret = KeySecret(secret()?, secret()?);
         let config = ConfigReplay::new(&name, snapshot, max_keys as usize, secret);
         configs.push(config.with_consumers(consumers));

@@ -52,10 +52,7 @@ impl<'de> Deserialize<'de> for PlanQuota {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<PlanQuota, E> {
-                if text == UNLIMITED {
-                    return Ok(PlanQuota::Unlimited);
-                }
-                Rate::parse(text).map(PlanQuota::Rate).ok_or_else(|| {
+                PlanQuota::of_text(text).ok_or_else(|| {
                     let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {SYNTAX}"));
                     let expected = meant.as_deref().unwrap_or(SYNTAX);
                     E::invalid_value(Unexpected::Str(text), &expected)
@@ -64,6 +61,25 @@ impl<'de> Deserialize<'de> for PlanQuota {
         }
 
         deserializer.deserialize_any(PlanQuotaVisitor)
+    }
+}
+
+impl PlanQuota {
+    /// The quota that an operator gives in a command.
+    ///
+    /// # Errors
+    ///
+    /// What was expected instead.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        match text.parse() {
+            Ok(0) => Ok(Self::Blocked),
+            Ok(units) => Ok(Self::Units(units)),
+            Err(_) => Self::of_text(text).ok_or(SYNTAX),
+        }
+    }
+
+    fn of_text(text: &str) -> Option<Self> {
+        if text == UNLIMITED { Some(Self::Unlimited) } else { Rate::parse(text).map(Self::Rate) }
     }
 }
 

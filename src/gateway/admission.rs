@@ -66,7 +66,8 @@ impl Gateway {
             identity.ipv6_prefix,
             self.shared.store.key_secret(),
         );
-        self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key);
+        let consumer = request.ledger.consumer().map(|consumer| consumer.name);
+        self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key, consumer);
     }
 
     /// Reports a response to the throttle when the response begins: the caller's tokens become active unless the

@@ -9,6 +9,7 @@ use super::{
     rules::{LimitRule, WorkerRoute},
 };
 use crate::{
+    identity::KeyPart,
     limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::{PlannedCharge, QuotaChoice},
@@ -52,6 +53,11 @@ impl ChargedLimit {
     /// The limit, with the caller's quota.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         self.rule.policy.limit_with(self.quota)
+    }
+
+    /// True if the consumer is a part of the key.
+    pub(super) fn counts_consumers(&self) -> bool {
+        self.rule.policy.key.0.contains(&KeyPart::Consumer)
     }
 
     /// The rule and its counters.

@@ -77,17 +77,20 @@ impl Gateway {
         if verdict.admitted {
             return Admission::Admitted;
         }
-        self.count_refused_callers(limits);
+        self.count_refused_callers(request, limits);
         request.ledger.refused_by = refusing(limits);
         Admission::Refused
     }
 
     /// Counts the caller under each enforced limit that refused.
-    fn count_refused_callers(&self, limits: &[ChargedLimit]) {
+    fn count_refused_callers(&self, request: &RequestContext, limits: &[ChargedLimit]) {
+        let consumer = request.ledger.consumer().map(|consumer| consumer.name);
         let now = self.shared.clock.now();
         for limit in limits.iter().filter(|charged| charged.limit().enforce) {
             if limit.outcome.refused().is_some() {
-                self.metrics.count_refused_caller(now, limit.limit().name(), limit.key().0);
+                let consumer = consumer.filter(|_| limit.counts_consumers());
+                let name = limit.limit().name();
+                self.metrics.count_refused_caller(now, name, limit.key().0, consumer);
             }
         }
     }

@@ -143,6 +143,9 @@ impl Ledger {
     fn count_response(&self, status: u16) {
         let class = usize::from(status / 100).clamp(1, 5) - 1;
         self.counters().responses[class].add(1);
+        if self.consumer.is_some() {
+            self.count_plan();
+        }
     }
 
     /// The response's status; `None` without a response.
@@ -257,6 +260,16 @@ impl Ledger {
         }
         if self.tracing.sampled().is_some() {
             self.finish_trace(facts, duration);
+        }
+    }
+
+    /// Counts the request of a consumer that has a plan.
+    fn count_plan(&self) {
+        let plan = self.consumer().and_then(|consumer| consumer.plan);
+        let Some(counters) = plan.and_then(|plan| self.rules.plan(plan)) else { return };
+        counters.requests.add(1);
+        if self.admission == Admission::Refused {
+            counters.refused.add(1);
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use http::HeaderName;
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use super::Shared;
 use crate::{
     clock::CoarseClock,
     identity::CredentialSource,
-    metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
+    metrics::{LimitCounters, PlanCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     route::ValueSource,
     snapshot::{Action, LimitPolicy, Route, Snapshot, counted_headers},
     template::HeaderRules,
@@ -30,6 +30,8 @@ pub(super) struct WorkerRules {
     pub(super) routes: Vec<Rc<WorkerRoute>>,
     /// The counters of requests without a route.
     pub(super) unrouted: Arc<CachePadded<RouteCounters>>,
+    /// The counters of each plan, by its name.
+    plans: HashMap<Box<str>, Arc<CachePadded<PlanCounters>>, RandomState>,
     /// One for each upstream with targets.
     load_balancers: Vec<Rc<LoadBalancer>>,
 }
@@ -120,17 +122,25 @@ impl WorkerRules {
             Rc::new(WorkerRoute::new(route, protected_headers, metrics, &balancers))
         });
         let routes = routes.collect();
+        let plans = snapshot.plans.iter().map(|name| (name.clone(), metrics.plan(name)));
+        let plans = plans.collect();
         let rules = Self {
             snapshot,
             routes,
             unrouted: metrics.route(""),
+            plans,
             load_balancers: balancers.into_iter().flatten().collect(),
         };
         rules.prune(metrics);
         rules
     }
 
-    /// Removes the metrics of routes, limits and upstreams that are no longer configured. Requests
+    /// The counters of a plan.
+    pub(super) fn plan(&self, name: &str) -> Option<&PlanCounters> {
+        self.plans.get(name).map(|counters| &***counters)
+    }
+
+    /// Removes the metrics of routes, plans, limits and upstreams that are no longer configured. Requests
     /// in flight under older rules still update their counters, which are not exported.
     fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
@@ -143,6 +153,7 @@ impl WorkerRules {
             &limits.collect(),
             &upstreams.collect(),
         );
+        metrics.retain_plans(&self.snapshot.plans.iter().map(|plan| &**plan).collect());
     }
 }
 

@@ -111,6 +111,7 @@ impl Ledger {
             host: cut(&host, MAX_HOST),
             // Recorded only if there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
+            consumer: self.consumer().map(|consumer| consumer.name.into()),
             route: route.map(|rule| (rule.name.clone(), rule.edits.pattern.as_str().into())),
             status: self.status(),
             limit: self.admission.label(),

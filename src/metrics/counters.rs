@@ -1,4 +1,4 @@
-//! The counters of routes, limits, upstreams and the throttle, and the kinds of connections and of their failures.
+//! The counters of routes, plans, limits, upstreams and the throttle, and the kinds of connections and of their failures.
 
 use crate::counter::Counter;
 
@@ -47,6 +47,15 @@ impl MirrorOutcome {
             Self::Incomplete => "incomplete",
         }
     }
+}
+
+/// The requests of the consumers of one plan.
+#[derive(Debug, Default)]
+pub struct PlanCounters {
+    /// Requests.
+    pub requests: Counter,
+    /// Requests that limits refused.
+    pub refused: Counter,
 }
 
 /// The decisions of one limit on one route.

@@ -14,6 +14,8 @@ pub struct RefusedCaller {
     pub limit: String,
     /// The keyed hash by which the limit counts the caller.
     pub key: u128,
+    /// The consumer's name, if the limit counts consumers.
+    pub consumer: Option<Box<str>>,
     /// The number of refusals. It is too large by at most `error`.
     pub refusals: u64,
     /// The maximum part of `refusals` that belongs to callers that had this place before.
@@ -31,18 +33,20 @@ pub(super) struct RefusedCallers {
 
 impl RefusedCallers {
     /// Counts a refusal at `now`, in ms since the epoch.
-    pub(super) fn count(&mut self, now: u64, limit: &str, key: u128) {
+    pub(super) fn count(&mut self, now: u64, limit: &str, key: u128, consumer: Option<&str>) {
         self.rotate(now);
         let callers = &mut self.current;
         let known = callers.iter_mut().find(|own| own.key == key && own.limit == limit);
         if let Some(caller) = known {
             caller.refusals += 1;
         } else if callers.len() < MAX_CALLERS {
-            callers.push(RefusedCaller { limit: limit.to_owned(), key, refusals: 1, error: 0 });
+            let (limit, consumer) = (limit.to_owned(), consumer.map(Into::into));
+            callers.push(RefusedCaller { limit, key, consumer, refusals: 1, error: 0 });
         } else if let Some(caller) = callers.iter_mut().min_by_key(|own| own.refusals) {
             // Reuses the allocation.
             limit.clone_into(&mut caller.limit);
             caller.key = key;
+            caller.consumer = consumer.map(Into::into);
             caller.error = caller.refusals;
             caller.refusals += 1;
         }
@@ -102,16 +106,16 @@ mod tests {
     fn counts_are_exact_while_there_is_room_and_frequent_callers_stay_when_there_is_none() {
         let mut callers = RefusedCallers::default();
         for _ in 0..100 {
-            callers.count(T0, "few", 1);
+            callers.count(T0, "few", 1, None);
         }
-        callers.count(T0, "few", 2);
-        callers.count(T0, "other", 1);
+        callers.count(T0, "few", 2, None);
+        callers.count(T0, "other", 1, None);
         assert_eq!(top(&mut callers, T0, 9), [(1, 100, 0), (1, 1, 0), (2, 1, 0)]);
 
         for key in 0..10_000 {
-            callers.count(T0, "few", 1_000 + key);
+            callers.count(T0, "few", 1_000 + key, None);
             if key % 50 == 0 {
-                callers.count(T0, "few", 1);
+                callers.count(T0, "few", 1, None);
             }
         }
         assert_eq!(callers.current.len(), MAX_CALLERS);
@@ -125,13 +129,13 @@ mod tests {
     #[test]
     fn callers_are_forgotten_after_two_windows() {
         let mut callers = RefusedCallers::default();
-        callers.count(T0, "few", 1);
-        callers.count(T0 + WINDOW, "few", 1);
-        callers.count(T0 + WINDOW, "few", 2);
+        callers.count(T0, "few", 1, None);
+        callers.count(T0 + WINDOW, "few", 1, None);
+        callers.count(T0 + WINDOW, "few", 2, None);
         assert_eq!(top(&mut callers, T0 + WINDOW, 9), [(1, 2, 0), (2, 1, 0)]);
         assert_eq!(top(&mut callers, T0 + 2 * WINDOW, 9), [(1, 1, 0), (2, 1, 0)]);
         assert_eq!(top(&mut callers, T0 + 3 * WINDOW, 9), []);
-        callers.count(T0 + 9 * WINDOW, "few", 3);
+        callers.count(T0 + 9 * WINDOW, "few", 3, None);
         assert_eq!(top(&mut callers, T0 + 9 * WINDOW, 9), [(3, 1, 0)]);
         assert_eq!(top(&mut callers, T0, 9), [(3, 1, 0)], "a clock that was set back");
     }

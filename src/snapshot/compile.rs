@@ -52,6 +52,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             throttle,
             traces,
             auth_methods: auth.into_values().collect(),
+            plans: config.plans.keys().map(|name| name.as_str().into()).collect(),
             consumers,
             notes,
         }),

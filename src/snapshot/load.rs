@@ -3,12 +3,13 @@
 
 use std::{
     any::Any,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
 };
 
 use super::Snapshot;
-use crate::config::{self, EnvLookup, Fault, Faults, LoadedConfig, ReadError};
+use crate::config::{self, EnvLookup, Fault, Faults, LoadedConfig, PlanConfig, ReadError};
 use crate::file;
 
 /// The reason why a file could not be loaded.
@@ -33,6 +34,26 @@ impl LoadError {
 }
 
 impl Snapshot {
+    /// [`Self::load`], with the plans changed by `change` before they are compiled.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    pub fn load_changed(
+        path: &Path,
+        env: EnvLookup<'_>,
+        change: impl Fn(&mut BTreeMap<String, PlanConfig>),
+    ) -> Result<(LoadedConfig, Self), LoadError> {
+        let bytes = file::read(path, config::MAX_READ);
+        let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
+        let (mut loaded, _) = Self::load_bytes(path, &bytes, env)?;
+        catch_panic(path, || {
+            change(&mut loaded.config.plans);
+            let snapshot = Self::compile(&loaded)?;
+            Ok((loaded, snapshot))
+        })
+    }
+
     /// Reads and compiles the file at `path`, with environment variables from `env`.
     ///
     /// # Errors

@@ -113,6 +113,7 @@ fn request_attributes(
     }
     attributes.extend(port.map(|port| number("server.port", port.into())));
     attributes.extend(summary.client.map(|ip| text("client.address", &ip.to_string())));
+    attributes.extend(summary.consumer.as_deref().map(|name| text("enduser.id", name)));
     attributes.extend(summary.status.map(|it| number("http.response.status_code", it.into())));
     if !summary.refused_by.is_empty() {
         let names = summary

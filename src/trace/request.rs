@@ -110,6 +110,8 @@ pub struct RequestSummary {
     pub host: Box<str>,
     /// The client's address; `None` if addresses are not recorded.
     pub client: Option<IpAddr>,
+    /// The consumer's name, if it is known.
+    pub consumer: Option<Box<str>>,
     /// The route's name and its path pattern.
     pub route: Option<(Box<str>, Box<str>)>,
     /// The response's status; `None` without one.

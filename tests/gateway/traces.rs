@@ -201,6 +201,30 @@ fn a_request_is_a_span_with_its_decision_and_its_attempts() {
 }
 
 #[test]
+fn a_span_names_the_consumer() {
+    let collector = Collector::start();
+    let upstream = Upstream::hello();
+    let yaml = "
+        workers: 1
+        traces: {endpoint: '{collector}/v1/traces'}
+        auth: {keys: {api_key: {}}}
+        consumers: {entries: [{name: acme, keys: [{sha256: {hash}}]}]}
+        upstreams: {app: {targets: ['{app}']}}
+        routes: [{name: rest, upstream: app, auth: [keys]}]
+        "
+    .replace("{hash}", &tidegate::auth::KeyHash::of(b"hunter2").to_string());
+    let gateway = Gateway::start(&collector.fill(&yaml, &upstream));
+    for (key, status) in [("hunter2", 200), ("other", 401)] {
+        assert_eq!(get(gateway.address(), "/", &format!("X-Api-Key: {key}\r\n")).status, status);
+    }
+    let spans = collector.wait(2);
+    let names = servers(&spans).into_iter().map(|span| text(span, "enduser.id"));
+    assert_eq!(names.collect::<Vec<_>>(), ["acme", ""]);
+    let bytes = String::from_utf8_lossy(&collector.server.received_bytes()).into_owned();
+    assert!(!bytes.contains("hunter2"));
+}
+
+#[test]
 fn a_refusal_is_a_span_without_attempts() {
     let collector = Collector::start();
     let upstream = Upstream::hello();

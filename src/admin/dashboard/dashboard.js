@@ -224,7 +224,7 @@ function showLimits(state, perSecond) {
     return [limit.name, rate(perSecond(read)), count(limit.refused), count(limit.admitted), count(limit.would_refuse)];
   }));
   fill($("callers"), state.refused_callers.map((caller) => [
-    { text: caller.hash, className: "mono" },
+    caller.consumer ?? { text: caller.hash, className: "mono" },
     caller.limit,
     caller.error > 0 ? `≤ ${count(caller.refused)}` : count(caller.refused),
   ]));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use testkit::{
     backend::{MEMORY_AND_REDIS, on_each},
-    client::Client,
+    client::{Client, get},
     gateway::Gateway,
     protocol::on_every_protocol,
     upstream::Upstream,
@@ -11,7 +11,7 @@ use testkit::{
 use tidegate::clock::{Clock, StoreTime};
 
 use super::{key, rules, start};
-use crate::{observability::read_lines, replay::run};
+use crate::{observability::read_lines, replay::run, tidegate_command};
 
 #[test]
 fn a_consumer_has_the_quota_of_its_plan() {
@@ -38,6 +38,29 @@ fn a_consumer_has_the_quota_of_its_plan() {
         assert_eq!(fleet.get("/maybe", "").number("x-ratelimit-limit"), 1);
         assert_eq!(fleet.get("/maybe", "").status, 429);
     });
+}
+
+#[test]
+fn refused_consumers_are_shown_by_name_and_counted_by_plan() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for (name, status) in [("acme", 200), ("bread", 200), ("bread", 429), ("bread", 429)] {
+        assert_eq!(client.get("/orders/1", &key(name)).status, status);
+    }
+    let metric = |name: &str| gateway.metric(&format!("tidegate_plan_{name}"));
+    assert_eq!(metric("requests_total{plan=\"free\"}"), 3);
+    assert_eq!(metric("refused_total{plan=\"free\"}"), 2);
+    assert_eq!(metric("requests_total{plan=\"gold\"}"), 1);
+    assert_eq!(metric("refused_total{plan=\"gold\"}"), 0);
+    let state = get(gateway.admin(), "/api/state", "").json();
+    let caller = &state["refused_callers"][0];
+    assert_eq!((&caller["consumer"], &caller["refused"]), (&"bread".into(), &2.into()));
+    // Without a consumer, the hash alone.
+    assert_eq!(client.get("/maybe", "").status, 200);
+    assert_eq!(client.get("/maybe", "").status, 429);
+    let state = get(gateway.admin(), "/api/state", "").json();
+    assert_eq!(state["refused_callers"][1]["consumer"], Value::Null);
 }
 
 #[test]
@@ -135,6 +158,22 @@ fn the_log_explain_and_replay_name_the_consumer() {
             .map(|(expected, line)| line.contains(expected))
             .collect();
     assert_eq!(decided, [true; 6], "{decisions}");
+    let tried = run(&["replay", &config, &log, "--plan", "free=each:1"]);
+    assert!(tried.contains("difference: 1 newly refused, 0 newly admitted"), "{tried}");
+    let tried = run(&["replay", &config, &log, "--plan", "free=each:unlimited"]);
+    assert!(tried.contains("difference: 0 newly refused, 1 newly admitted"), "{tried}");
+    for (change, fault) in [
+        ("fre=each:1", "unknown plan `fre`, expected `free`"),
+        ("free=eech:1", "unknown limit `eech`, expected `each`"),
+        ("free=each:many", "expected a quota such as 1000"),
+        ("free=each:5/1m", "though the window of `each` is 1h"),
+        ("free", "NAME=LIMIT:QUOTA"),
+    ] {
+        let arguments = ["replay", &config, &log, "--plan", change];
+        let output = tidegate_command(directory.path(), &arguments).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(fault), "{change}: {text}");
+    }
     let explained = run(&["explain", &config, "/orders/7", "--consumer", "acme"]);
     for part in
         ["consumer   acme, plan gold", "plan gold, with its own quota", "decision   admitted"]
