@@ -63,11 +63,20 @@ impl Load {
     /// A connection is closed, a response is not HTTP/1.1, a 200's body has a wrong length, or the time limit
     /// is exceeded.
     pub fn run(&self) -> Result<Tally> {
+        self.run_with(REQUEST)
+    }
+
+    /// [`Self::run`] with another request, which has no body.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::run`].
+    pub fn run_with(&self, request: &[u8]) -> Result<Tally> {
         ensure!(self.target.ip().is_loopback(), "loopback only");
         thread::scope(|scope| {
             let driver = scope.spawn(|| {
                 cpu::pin(cpu::LOAD_CPU);
-                self.drive()
+                self.drive(request)
             });
             driver.join().map_err(|_| anyhow!("the load generator panicked"))?
         })
@@ -119,7 +128,7 @@ impl Load {
                     break;
                 }
                 let Some(index) = free.pop_front() else { break };
-                connections[index].send_request()?;
+                connections[index].send(REQUEST)?;
                 due_of[index] = due;
                 sent += 1;
             }
@@ -137,13 +146,13 @@ impl Load {
     }
 
     /// The closed loop.
-    fn drive(&self) -> Result<Tally> {
+    fn drive(&self, request: &[u8]) -> Result<Tally> {
         let mut poll = Poll::new(self.connections)?;
         let mut connections = self.open(&poll)?;
         let start = instant();
         let (mut sent, mut answered) = (0, 0);
         for connection in connections.iter_mut().take(self.requests as usize) {
-            connection.send_request()?;
+            connection.send(request)?;
             sent += 1;
         }
         let mut statuses = BTreeMap::new();
@@ -155,7 +164,7 @@ impl Load {
                 *statuses.entry(status).or_default() += 1;
                 answered += 1;
                 if sent < self.requests {
-                    connection.send_request()?;
+                    connection.send(request)?;
                     sent += 1;
                 }
             }
@@ -178,7 +187,7 @@ impl IdleConnections {
             let mut connections =
                 (0..connections).map(|_| Connection::open(target)).collect::<Result<Vec<_>>>()?;
             if concurrency > 0 {
-                connections.iter_mut().try_for_each(Connection::send_request)?;
+                connections.iter_mut().try_for_each(|connection| connection.send(REQUEST))?;
                 for connection in &mut connections {
                     let status = loop {
                         if let Some(status) = connection.receive()? {
@@ -207,8 +216,8 @@ impl Connection {
         Ok(Self { stream, buffer: Box::new([0; BUFFER]), filled: 0 })
     }
 
-    fn send_request(&mut self) -> Result<()> {
-        self.stream.write_all(REQUEST).context("the process under test closed a kept connection")
+    fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.write_all(request).context("the process under test closed a kept connection")
     }
 
     /// Reads what is available: the status, once the response is complete.
