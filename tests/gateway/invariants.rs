@@ -35,6 +35,8 @@ fn every_response_has_a_request_id() {
     let gateway = Gateway::for_every_protocol(&format!(
         "http: {{max_head: 8KiB, head_timeout: 2s}}
 store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1:1'}}]}}}}
+auth: {{keys: {{api_key: {{}}}}, sso: {{forward: {{to: 'http://127.0.0.1:1/'}}}}}}
+consumers: {{entries: []}}
 upstreams:
   origin: {{targets: [{}]}}
   silent: {{targets: [{}], response_timeout: 200ms}}
@@ -48,6 +50,8 @@ routes:
   - {{name: silent, match: {{path: /silent}}, upstream: silent}}
   - {{name: gone, match: {{path: /gone}}, upstream: gone}}
   - {{name: fixed, match: {{path: /fixed}}, upstream: fixed}}
+  - {{name: keys, match: {{path: /keys}}, upstream: fixed, auth: [keys]}}
+  - {{name: sso, match: {{path: /sso}}, upstream: fixed, auth: [sso]}}
   - {{name: once, match: {{path: /once}}, upstream: origin, limits: [once]}}
   - {{name: closed, match: {{path: /closed}}, upstream: origin, limits: [closed]}}",
         upstream.target(),
@@ -70,6 +74,9 @@ routes:
             ("GET", &format!("/{long}"), "", 414),
             ("GET", "/gone", "", 502),
             ("GET", "/silent", "", 504),
+            ("GET", "/keys", "", 401),
+            ("GET", "/keys", "X-Api-Key: wrong\r\n", 401),
+            ("GET", "/sso", "", 503),
         ] {
             let mut client = protocol.connect(&gateway);
             let has_body = fields.starts_with("Content-Length");

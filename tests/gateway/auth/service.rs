@@ -124,6 +124,12 @@ fn a_service_names_the_consumer() {
             assert!(head.lines().any(|own| own == line), "{line}: {head}");
         }
         assert!(!head.contains("root") && !head.contains("x_user"), "{head}");
+        if !protocol.is_http2() {
+            // Not even by calling it a field of the connection.
+            let listed = cookie("ann") + "Connection: x-user, cookie\r\n";
+            assert_eq!(protocol.get(&gateway, "/", &listed).status, 200);
+            assert!(last(&upstream).contains("x-user: ann"));
+        }
         // The plan of the record comes first.
         assert_eq!(protocol.get(&gateway, "/", &cookie("bread")).number("x-ratelimit-limit"), 2);
         assert_eq!(protocol.get(&gateway, "/gold", &cookie("bread")).status, 403);
