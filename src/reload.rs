@@ -29,11 +29,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use self::consumers::FileStamp;
 pub(crate) use self::consumers::LoadedConsumers;
 use crate::{
     config::{self, Config, EnvLookup, Environment, Faults, LoadedConfig},
-    file::{self, FileError},
+    file::{self, FileError, FileStamp},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
     tls::TlsFile,
