@@ -16,6 +16,7 @@
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
 //! | `limits` | `/api/limits`: lists limits, shows and resets a caller's counter |
+//! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 //! | `reload` | `/api/reload` |
@@ -39,6 +40,7 @@ mod log_level;
 mod metrics;
 mod openapi;
 mod operation;
+mod overrides;
 mod problem;
 mod process_metrics;
 mod reload;

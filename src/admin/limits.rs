@@ -13,15 +13,19 @@ use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{AdminContext, problem::problem};
+use super::{
+    AdminContext,
+    overrides::{self, OverrideDescription},
+    problem::problem,
+};
 use crate::{
     clock::StoreTime,
     gateway::Shared,
-    identity::{KeyInput, KeyInputError, KeySecret},
+    identity::{Consumer, KeyInput, KeyInputError, KeyPart, KeySecret},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{Cost, LimitPolicy, QuotaChoice, Snapshot, Tier, TierMatch},
+    snapshot::{Cost, LimitKind, LimitPolicy, QuotaChoice, Snapshot, Tier, TierMatch},
 };
 
 /// The limits in force.
@@ -119,6 +123,9 @@ pub(super) struct CallerState {
     now_ms: u64,
     /// True if a request of the usual cost would be refused now.
     blocked: bool,
+    /// The override that applies to the caller; null without one. With `unlimited` or `blocked`, the counts are those
+    /// under the limit's own quota, and requests change nothing.
+    r#override: Option<OverrideDescription>,
 }
 
 /// Lists every limit and its decisions since the process started.
@@ -145,7 +152,8 @@ pub(super) async fn show(
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let limit = policy.limit_with(&query.quota);
+    let quota = quota_of(&query, &policy, &context.shared);
+    let limit = policy.limit_with(&quota);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
@@ -161,7 +169,19 @@ pub(super) async fn show(
                 reset_at_ms: decision.reset_at.as_unix_ms(),
                 retry_at_ms: decision.retry_at.map(StoreTime::as_unix_ms),
                 now_ms: decided.at.as_unix_ms(),
-                blocked: limit.enforce && !decision.admitted,
+                blocked: limit.enforce
+                    && match policy.limit_kind(&quota) {
+                        LimitKind::Quota => !decision.admitted,
+                        LimitKind::Unlimited => false,
+                        LimitKind::Blocked => true,
+                    },
+                r#override: match &quota {
+                    QuotaChoice::Override(applied) => {
+                        let (shared, now) = (&context.shared, context.shared.clock.store_time());
+                        Some(overrides::describe(&applied.own, shared, now))
+                    }
+                    _ => None,
+                },
             };
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
         }
@@ -195,7 +215,27 @@ pub(super) async fn reset(
 #[derive(Debug, Eq, PartialEq)]
 struct CallerQuery {
     key: Key,
+    /// That of the tier in the query, or the limit's own.
     quota: QuotaChoice,
+    /// The name of the caller's consumer, if the query has it.
+    consumer: Option<String>,
+}
+
+/// The quota that applies to the caller in `query`: that of an override, of its plan, or of the query's tier.
+fn quota_of(query: &CallerQuery, policy: &LimitPolicy, shared: &Shared) -> QuotaChoice {
+    let consumers = shared.consumers.load();
+    let found = query.consumer.as_deref().map(|name| {
+        let known = consumers.consumer(name);
+        let plan = known.and_then(|known| known.consumer.plan);
+        Consumer { name, plan }
+    });
+    let now = shared.clock.store_time();
+    let table = shared.overrides.table();
+    let applied = table.and_then(|table| table.find(policy, query.key, found, now));
+    match applied {
+        Some(applied) => QuotaChoice::Override(applied),
+        None => policy.plan_choice(found).unwrap_or_else(|| query.quota.clone()),
+    }
 }
 
 /// The limit called `name` and the caller in the query, or the status and detail of the error.
@@ -219,7 +259,7 @@ fn resolve(
 
 /// The decoded parameters of a query, or the detail of the error. A malformed escape is an error: read
 /// literally or replaced, it would name another caller.
-fn parse_query(query: &str) -> Result<Vec<(String, String)>, String> {
+pub(super) fn parse_query(query: &str) -> Result<Vec<(String, String)>, String> {
     let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
     let decoded = parameters.map(|parameter| {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -249,6 +289,7 @@ fn parse_caller(
     secret: KeySecret,
 ) -> Result<CallerQuery, String> {
     let (mut values, mut hash, mut client_ip, mut tier) = (Vec::new(), None, None, None);
+    let mut consumer = None;
     for (name, value) in parameters {
         let before = match name.as_str() {
             "key" => {
@@ -258,10 +299,11 @@ fn parse_caller(
             "hash" => hash.replace(value.as_str()),
             "client_ip" => client_ip.replace(value.as_str()),
             "tier" => tier.replace(value.as_str()),
+            "consumer" => consumer.replace(value.as_str()),
             _ => {
-                return Err(
-                    "unknown parameter; expected `key`, `hash`, `client_ip` or `tier`".to_owned()
-                );
+                let what =
+                    "unknown parameter; expected `key`, `hash`, `client_ip`, `consumer` or `tier`";
+                return Err(what.to_owned());
             }
         };
         if before.is_some() {
@@ -275,7 +317,7 @@ fn parse_caller(
             );
         }
         Some(hash) => {
-            parse_hash(hash).ok_or("`hash` is malformed; expected 32 hexadecimal digits")?
+            Key(parse_hash(hash).ok_or("`hash` is malformed; expected 32 hexadecimal digits")?)
         }
         None if values.is_empty() && client_ip.is_some() && !policy.key.0.is_empty() => {
             let keys = "key=&".repeat(policy.key.0.len());
@@ -289,23 +331,33 @@ fn parse_caller(
                 "`client_ip` is given, but this limit counts all callers together; expected none";
             return Err(what.to_owned());
         }
-        None => {
-            let identity = &snapshot.identity;
-            let input = KeyInput {
-                values: &values,
-                client_ip,
-                token_sources: &identity.token,
-                ipv6_prefix: identity.ipv6_prefix,
-            };
-            policy
-                .key
-                .key_of_input(&input, secret)
-                .map_err(|error| describe_input_error(error, policy, values.len()))?
-        }
+        None => caller_key(&values, client_ip, policy, snapshot, secret)?,
     };
     let tier = tier.map(|tier| parse_tier(tier, policy)).transpose()?;
     let quota = tier.map_or(QuotaChoice::Own, QuotaChoice::Tier);
-    Ok(CallerQuery { key: Key(key), quota })
+    // A key by consumer names it.
+    let part = policy.key.0.iter().position(|part| *part == KeyPart::Consumer);
+    let named = consumer.or_else(|| values.get(part?).copied()).filter(|name| !name.is_empty());
+    Ok(CallerQuery { key, quota, consumer: named.map(str::to_owned) })
+}
+
+/// The key of the caller with these values under the limit of `policy`, or the detail of the error.
+pub(super) fn caller_key(
+    values: &[&str],
+    client_ip: Option<&str>,
+    policy: &LimitPolicy,
+    snapshot: &Snapshot,
+    secret: KeySecret,
+) -> Result<Key, String> {
+    let identity = &snapshot.identity;
+    let input = KeyInput {
+        values,
+        client_ip,
+        token_sources: &identity.token,
+        ipv6_prefix: identity.ipv6_prefix,
+    };
+    let key = policy.key.key_of_input(&input, secret);
+    key.map(Key).map_err(|error| describe_input_error(error, policy, values.len()))
 }
 
 /// Parses a key's hash, written as in Redis.
