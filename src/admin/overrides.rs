@@ -225,7 +225,7 @@ pub(super) async fn lift(
 const OPERATOR: &str = "admin";
 
 fn before_text(changed: &Changed) -> String {
-    changed.before.as_ref().map_or_else(|| "none".to_owned(), |own| own.to_string())
+    changed.before.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
 /// Applies a change at this gateway at once.

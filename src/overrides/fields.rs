@@ -110,11 +110,11 @@ pub fn parse_request(body: &[u8]) -> Result<RequestedOverride, String> {
     let (mut values, mut client_ip) = (None, None);
     for (name, value) in members(body)? {
         match (name.as_str(), OverrideField::of_name(&name)) {
-            ("key", _) => ensure_first(&name, values.replace(key_values(&value)?))?,
+            ("key", _) => ensure_first(&name, values.replace(key_values(&value)?).as_ref())?,
             ("client_ip", _) => {
                 let text =
                     value.as_str().ok_or("`client_ip` is not a text; expected an address")?;
-                ensure_first(&name, client_ip.replace(text.to_owned()))?;
+                ensure_first(&name, client_ip.replace(text.to_owned()).as_ref())?;
             }
             (_, None | Some(OverrideField::By | OverrideField::Set)) => {
                 return Err(format!(
@@ -168,10 +168,10 @@ fn add(fields: &mut OverrideFields, field: OverrideField, value: &Value) -> Resu
             return Err(format!("`{}` is not a text or a number", field.name()));
         }
     };
-    ensure_first(field.name(), fields.set(field, text))
+    ensure_first(field.name(), fields.set(field, text).as_ref())
 }
 
-fn ensure_first<T>(name: &str, before: Option<T>) -> Result<(), String> {
+fn ensure_first<T>(name: &str, before: Option<&T>) -> Result<(), String> {
     match before {
         None => Ok(()),
         Some(_) => Err(format!("duplicate key `{name}`")),
@@ -184,23 +184,18 @@ fn checked(
     target: OverrideTarget,
     faults: &mut Vec<OverrideFault>,
 ) -> Override {
-    let limit = match fields.get(OverrideField::Limit) {
-        Some(name) => name,
-        None => {
-            faults.push(fault(None, "no `limit`", "the name of a limit"));
-            ""
-        }
-    };
-    let quota = match fields.get(OverrideField::Quota) {
-        Some(text) => PlanQuota::of_override(text).unwrap_or_else(|| {
-            faults.push(fault(OverrideField::Quota, format!("`{}`", quoted(text)), QUOTA));
-            PlanQuota::Blocked
-        }),
-        None => {
-            faults.push(fault(None, "no `quota`", QUOTA));
-            PlanQuota::Blocked
-        }
-    };
+    let limit = fields.get(OverrideField::Limit).unwrap_or_else(|| {
+        faults.push(fault(None, "no `limit`", "the name of a limit"));
+        ""
+    });
+    let quota = fields.get(OverrideField::Quota);
+    let quota = quota.and_then(PlanQuota::of_override).unwrap_or_else(|| {
+        faults.push(match quota {
+            Some(text) => fault(OverrideField::Quota, format!("`{}`", quoted(text)), QUOTA),
+            None => fault(None, "no `quota`", QUOTA),
+        });
+        PlanQuota::Blocked
+    });
     let mut time = |field| {
         let text = fields.get(field)?;
         let time = parse_time(text);

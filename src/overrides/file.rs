@@ -110,12 +110,12 @@ pub(super) fn text_of(overrides: &[&Override], secret: Option<SharedSecret>) -> 
         text.push_str(
             "# The secret under which keys were hashed. Keep it, or the overrides by key end.\n",
         );
-        text.push_str(&format!("secret: \"{}\"\n", secret.to_hex()));
+        text.extend(["secret: \"", &secret.to_hex(), "\"\n"]);
     }
     text.push_str("overrides:\n");
     for own in overrides {
         // `${` would be a reference to a variable.
-        text.push_str(&format!("- {}\n", own.to_json().replace("${", "$${")));
+        text.extend(["- ", &own.to_json().replace("${", "$${"), "\n"]);
     }
     text
 }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let read = read_file(&file.path).unwrap();
         assert_eq!((read.set.len(), read.secret), (2, None));
-        let id = own("acme", 0 + 1).id();
+        let id = own("acme", 1).id();
         assert!(file.change(Change::Lift(id), NOW).unwrap().before.is_some());
         let again = file.change(Change::Lift(id), NOW);
         assert!(matches!(again, Err(OverrideError::Unknown)));

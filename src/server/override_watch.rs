@@ -74,7 +74,7 @@ fn log_difference(place: &str, before: &OverrideSet, after: &OverrideSet) {
     }
     tracing::info!(place, set, lifted, overrides = after.len(), "the overrides have changed");
     for own in difference.set.iter().take(MAX_LOGGED) {
-        let was = before.get(own.id()).map_or_else(|| "none".to_owned(), |own| own.to_string());
+        let was = before.get(own.id()).map_or_else(|| "none".to_owned(), ToString::to_string);
         let (by, reason) = (&*own.by, &*own.reason);
         tracing::info!(place, by, before = was, after = %own, reason, "an override was set elsewhere");
     }

@@ -234,9 +234,8 @@ impl LimitPolicy {
     #[inline]
     pub fn limit_kind(&self, choice: &QuotaChoice) -> LimitKind {
         match choice {
-            QuotaChoice::Own => LimitKind::Quota,
             QuotaChoice::Tier(tier) if self.is_unlimited(*tier) => LimitKind::Unlimited,
-            QuotaChoice::Tier(_) => LimitKind::Quota,
+            QuotaChoice::Own | QuotaChoice::Tier(_) => LimitKind::Quota,
             QuotaChoice::Plan(plan) => self.plans[usize::from(*plan)].limit.kind(),
             QuotaChoice::Override(applied) => applied.limit.kind(),
         }

@@ -90,7 +90,7 @@ fn ask(gateway: &Gateway, line: &str, body: &str) -> Response {
 }
 
 /// Sets an override and returns its description.
-fn set(gateway: &Gateway, body: Value) -> Value {
+fn set(gateway: &Gateway, body: &Value) -> Value {
     let response = ask(gateway, "PUT /api/overrides", &body.to_string());
     assert_eq!(response.status, 200, "{body}: {}", response.text());
     response.json()
@@ -124,8 +124,10 @@ fn an_override_changes_the_quota_and_keeps_the_count() {
         assert_eq!(quota(gateway, BREAD), (5, used));
     }
     assert_eq!(request(gateway, "/own", BREAD).status, 429);
-    let described =
-        set(gateway, json!({"limit": "each", "consumer": "bread", "quota": 8, "reason": "launch"}));
+    let described = set(
+        gateway,
+        &json!({"limit": "each", "consumer": "bread", "quota": 8, "reason": "launch"}),
+    );
     assert_eq!(described["in_force"], true);
     assert_eq!((&described["by"], &described["reason"]), (&"admin".into(), &"launch".into()));
     let admitted = request(gateway, "/own", BREAD);
@@ -136,7 +138,7 @@ fn an_override_changes_the_quota_and_keeps_the_count() {
     );
     assert_eq!(quota(gateway, ACME), (20, 1), "another consumer keeps its quota");
     // A second one takes the place of the first.
-    let again = set(gateway, json!({"limit": "each", "consumer": "bread", "quota": "7/1h"}));
+    let again = set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": "7/1h"}));
     assert_eq!(again["id"], described["id"]);
     assert_eq!(list(gateway)["total"], 1);
     assert_eq!(quota(gateway, BREAD), (7, 7));
@@ -144,7 +146,7 @@ fn an_override_changes_the_quota_and_keeps_the_count() {
     assert_eq!((refused.status, refused.number("x-ratelimit-limit")), (429, 7));
     assert!(refused.number("retry-after") >= 1);
     // Lowered below what is used: truthful, and nothing is admitted.
-    set(gateway, json!({"limit": "each", "consumer": "bread", "quota": 2}));
+    set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": 2}));
     let refused = request(gateway, "/own", BREAD);
     assert_eq!((refused.status, refused.number("x-ratelimit-limit")), (429, 2));
     assert_eq!(refused.number("x-ratelimit-remaining"), 0);
@@ -157,13 +159,13 @@ fn an_override_changes_the_quota_and_keeps_the_count() {
 fn unlimited_and_blocked_replace_the_limit() {
     let own = WithFile::start();
     let gateway = &own.gateway;
-    set(gateway, json!({"limit": "each", "consumer": "bread", "quota": "unlimited"}));
+    set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": "unlimited"}));
     for _ in 0..12 {
         let response = request(gateway, "/own", BREAD);
         assert_eq!(response.status, 200);
         assert!(response.header("x-ratelimit-limit").is_none(), "{}", response.head);
     }
-    let own_one = set(gateway, json!({"limit": "each", "consumer": "bread", "quota": "blocked"}));
+    let own_one = set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": "blocked"}));
     let blocked = request(gateway, "/own", BREAD);
     assert_eq!(blocked.status, 403, "{}", blocked.text());
     assert_eq!(blocked.json()["detail"], "an operator has blocked this caller");
@@ -173,7 +175,7 @@ fn unlimited_and_blocked_replace_the_limit() {
     lift(gateway, &own_one);
     assert_eq!(quota(gateway, BREAD), (5, 1), "unlimited requests were not counted");
     // A dry run blocks none.
-    set(gateway, json!({"limit": "trial", "consumer": "bread", "quota": "blocked"}));
+    set(gateway, &json!({"limit": "trial", "consumer": "bread", "quota": "blocked"}));
     assert_eq!(request(gateway, "/own", BREAD).status, 200);
 }
 
@@ -185,12 +187,12 @@ fn a_key_precedes_its_consumer_and_its_plan() {
     assert_eq!(quota(gateway, BREAD).0, 5, "the limit's own");
     assert_eq!(quota(gateway, &tier).0, 10, "the tier");
     assert_eq!(quota(gateway, &format!("{ACME}X-Tier: big\r\n")).0, 20, "the plan");
-    let by_plan = set(gateway, json!({"limit": "each", "plan": "gold", "quota": 30}));
+    let by_plan = set(gateway, &json!({"limit": "each", "plan": "gold", "quota": 30}));
     assert_eq!(quota(gateway, ACME).0, 30);
     assert_eq!(quota(gateway, &tier).0, 10, "of another plan");
-    let by_consumer = set(gateway, json!({"limit": "each", "consumer": "acme", "quota": 50}));
+    let by_consumer = set(gateway, &json!({"limit": "each", "consumer": "acme", "quota": 50}));
     assert_eq!(quota(gateway, ACME).0, 50);
-    let by_key = set(gateway, json!({"limit": "each", "key": "acme", "quota": 60}));
+    let by_key = set(gateway, &json!({"limit": "each", "key": "acme", "quota": 60}));
     assert_eq!(quota(gateway, ACME).0, 60);
     let seen = ask(gateway, "GET /api/limits/each?key=acme", "").json();
     assert_eq!((&seen["limit"], &seen["override"]["id"]), (&60.into(), &by_key["id"]));
@@ -199,7 +201,7 @@ fn a_key_precedes_its_consumer_and_its_plan() {
         lift(gateway, &lifted);
         assert_eq!(quota(gateway, ACME).0, next);
     }
-    set(gateway, json!({"limit": "each", "consumer": "bread", "quota": 9}));
+    set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": 9}));
     assert_eq!(quota(gateway, &tier).0, 9, "an override precedes a tier");
 }
 
@@ -211,11 +213,11 @@ fn a_route_without_auth_is_overridden_by_key() {
         request(gateway, "/open", &format!("X-Caller: {caller}\r\n")).number("x-ratelimit-limit")
     };
     let body = json!({"limit": "caller", "key": ["a secret"], "quota": 7});
-    let described = set(gateway, body);
+    let described = set(gateway, &body);
     assert_eq!((limit("a secret"), limit("b")), (7, 3));
     let hash = ask(gateway, "GET /api/limits/caller?key=a+secret", "").json();
     assert_eq!(hash["hash"], described["hash"]);
-    set(gateway, json!({"limit": "caller", "hash": hash["hash"], "quota": 9}));
+    set(gateway, &json!({"limit": "caller", "hash": hash["hash"], "quota": 9}));
     assert_eq!(limit("a secret"), 9);
     // The value is in no file, list or answer: it may be a token.
     let file = std::fs::read_to_string(own.path()).expect("a file");
@@ -228,7 +230,7 @@ fn a_route_without_auth_is_overridden_by_key() {
     assert_eq!(limit, 9);
     // Callers without the header are counted by their address.
     let body = json!({"limit": "caller", "key": "", "client_ip": "127.0.0.1", "quota": 11});
-    set(&own.gateway, body);
+    set(&own.gateway, &body);
     assert_eq!(request(&own.gateway, "/open", "").number("x-ratelimit-limit"), 11);
 }
 
@@ -241,7 +243,7 @@ fn an_ended_override_disappears_by_itself() {
     );
     let body =
         json!({"limit": "each", "consumer": "bread", "quota": 9, "until": until.to_string()});
-    let described = set(gateway, body);
+    let described = set(gateway, &body);
     assert_eq!(described["until_ms"], START + 60_000);
     assert_eq!(quota(gateway, BREAD).0, 9);
     own.clock.set(StoreTime::from_unix_ms(START + 59_999));
@@ -252,7 +254,7 @@ fn an_ended_override_disappears_by_itself() {
     assert_eq!(gateway.metric("tidegate_overrides "), 0);
     assert_eq!(list(gateway)["overrides"][0]["in_force"], false);
     // The next change removes it.
-    set(gateway, json!({"limit": "each", "consumer": "acme", "quota": 9}));
+    set(gateway, &json!({"limit": "each", "consumer": "acme", "quota": 9}));
     assert_eq!(list(gateway)["total"], 1);
 }
 
@@ -263,10 +265,10 @@ fn the_status_route_and_the_state_show_it() {
     let status = || request(gateway, "/status", BREAD).json()["resources"]["each"].clone();
     assert_eq!(status()["limit"], 5);
     assert!(status().get("override").is_none());
-    set(gateway, json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "private"}));
+    set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "private"}));
     assert_eq!((&status()["limit"], &status()["override"]), (&9.into(), &json!({"until": null})));
     let body = json!({"limit": "each", "consumer": "bread", "quota": 9, "until": "2100-01-01"});
-    set(gateway, body);
+    set(gateway, &body);
     assert_eq!(status()["override"], json!({"until": 4_102_444_800_u64}));
     assert!(!request(gateway, "/status", BREAD).text().contains("private"));
     let state = ask(gateway, "GET /api/state", "").json();
@@ -281,8 +283,8 @@ fn the_status_route_and_the_state_show_it() {
 fn a_reload_keeps_overrides_and_reports_the_ones_that_no_longer_fit() {
     let own = WithFile::start();
     let gateway = &own.gateway;
-    set(gateway, json!({"limit": "each", "consumer": "bread", "quota": 8}));
-    set(gateway, json!({"limit": "caller", "key": "a", "quota": "9/1h"}));
+    set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": 8}));
+    set(gateway, &json!({"limit": "caller", "key": "a", "quota": "9/1h"}));
     assert_eq!(quota(gateway, BREAD), (8, 1));
     let place = format!("overrides: {{file: '{}'}}", own.path().display());
     let reload = |from: &str, to: &str| gateway.reload(&rules(&place).replace(from, to));
@@ -315,7 +317,7 @@ fn a_reload_keeps_overrides_and_reports_the_ones_that_no_longer_fit() {
 #[test]
 fn a_lease_of_permits_follows_the_override() {
     let own = WithFile::start();
-    set(&own.gateway, json!({"limit": "parallel", "consumer": "bread", "quota": 1}));
+    set(&own.gateway, &json!({"limit": "parallel", "consumer": "bread", "quota": 1}));
     let seen = ask(&own.gateway, "GET /api/limits/parallel?key=bread", "").json();
     assert_eq!((&seen["limit"], &seen["used"]), (&1.into(), &0.into()));
     for _ in 0..3 {
@@ -381,7 +383,7 @@ fn the_list_has_pages() {
     let own = WithFile::start();
     let gateway = &own.gateway;
     for number in 0..7 {
-        set(gateway, json!({"limit": "each", "consumer": format!("c{number}"), "quota": 5}));
+        set(gateway, &json!({"limit": "each", "consumer": format!("c{number}"), "quota": 5}));
     }
     let (mut seen, mut query) = (Vec::new(), "count=3".to_owned());
     loop {
@@ -411,7 +413,7 @@ fn a_client_that_obeys_the_headers_is_admitted_across_changes() {
                 if remaining == 0 {
                     set(
                         gateway,
-                        json!({"limit": "each", "consumer": "bread", "quota": quotas.next()}),
+                        &json!({"limit": "each", "consumer": "bread", "quota": quotas.next()}),
                     );
                 }
             }

@@ -412,9 +412,11 @@ impl Explanation {
         }
         let tier = if self.plan.is_some() { "tier or plan" } else { "tier" };
         for name in &self.unlimited {
-            let reason = match self.overrides.iter().any(|own| own.limit == *name) {
-                true => "by an override".to_owned(),
-                false => format!("the caller is in an unlimited {tier}"),
+            let is_overridden = self.overrides.iter().any(|own| own.limit == *name);
+            let reason = if is_overridden {
+                "by an override".to_owned()
+            } else {
+                format!("the caller is in an unlimited {tier}")
             };
             writeln!(out, "limit      {name}: not counted, {reason}")?;
         }

@@ -48,14 +48,17 @@ fn an_edit_by_hand_is_followed_and_a_faulty_one_changes_nothing() {
 #[test]
 fn overrides_survive_a_restart_and_are_shared_by_processes() {
     let own = WithFile::start();
-    set(&own.gateway, json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "a: #1"}));
+    set(
+        &own.gateway,
+        &json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "a: #1"}),
+    );
     let own = own.restarted();
     assert_eq!(quota(&own.gateway, BREAD), (9, 1));
     assert_eq!(list(&own.gateway)["overrides"][0]["reason"], "a: #1");
     let place = format!("overrides: {{file: '{}'}}", own.path().display());
     let second = Gateway::start(&rules(&place));
     assert_eq!(quota(&second, BREAD).0, 9);
-    set(&second, json!({"limit": "each", "consumer": "acme", "quota": 11}));
+    set(&second, &json!({"limit": "each", "consumer": "acme", "quota": 11}));
     eventually("the other process' override", || quota(&own.gateway, ACME).0 == 11);
     assert_eq!(quota(&own.gateway, BREAD).0, 9);
 }
@@ -101,11 +104,11 @@ fn explain_shows_the_override_that_applies() {
     let own = WithFile::start();
     set(
         &own.gateway,
-        json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "launch"}),
+        &json!({"limit": "each", "consumer": "bread", "quota": 9, "reason": "launch"}),
     );
-    set(&own.gateway, json!({"limit": "caller", "key": "a", "quota": 7}));
-    set(&own.gateway, json!({"limit": "trial", "plan": "gold", "quota": "unlimited"}));
-    set(&own.gateway, json!({"limit": "parallel", "consumer": "bread", "quota": "blocked"}));
+    set(&own.gateway, &json!({"limit": "caller", "key": "a", "quota": 7}));
+    set(&own.gateway, &json!({"limit": "trial", "plan": "gold", "quota": "unlimited"}));
+    set(&own.gateway, &json!({"limit": "parallel", "consumer": "bread", "quota": "blocked"}));
     let config = own.directory.path().join("tidegate.yaml");
     let place = format!("overrides: {{file: '{}'}}", own.path().display());
     fs::write(&config, rules(&place)).expect("a file");
