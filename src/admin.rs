@@ -15,7 +15,7 @@
 //! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
-//! | `limits` | `/api/limits`: lists limits, shows and resets a caller's counter |
+//! | `limits`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
@@ -24,6 +24,7 @@
 //! | `state`, `events` | `/api/state`, and the same once a second for the dashboard |
 //! | `dashboard` | `/`: the dashboard's files |
 
+mod caller;
 mod connections;
 mod dashboard;
 mod encode;

@@ -8,6 +8,7 @@
 //! | `record` | [`Override`]: one override, and its id |
 //! | `fields` | checks the texts of an override, in JSON or from a file |
 //! | `set` | [`OverrideSet`]: all of them, in bounded number |
+//! | `change` | [`OverrideChange`]: a change, and why it may fail |
 //! | `store` | [`OverrideStore`]: where they are kept; reads and changes them |
 //! | `file` | the file |
 //! | `redis` | the hash in Redis |
@@ -21,6 +22,7 @@
 //! assert!(read.is_in_force(read.until.unwrap() - 1) && !read.is_in_force(read.until.unwrap()));
 //! ```
 
+mod change;
 mod fields;
 mod file;
 mod record;
@@ -29,9 +31,10 @@ mod set;
 mod store;
 
 pub use self::{
+    change::{Changed, OverrideChange, OverrideError},
     fields::{MAX_REASON, RequestedKey, RequestedOverride, parse_request},
-    file::{FileContent, parse_file, read_file},
+    file::{OverridesContent, parse_file, read_file},
     record::{Override, OverrideId, OverrideTarget},
     set::{MAX_OVERRIDES, OverrideSet},
-    store::{Change, Changed, OverrideError, OverrideStore, StoreCounts},
+    store::{OverrideStore, StoreCounts},
 };

@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 
 use super::{
     AdminContext,
-    limits::{caller_key, parse_query},
+    caller::{caller_key, parse_query},
     problem::{problem, rejected_body},
 };
 use crate::{
     clock::StoreTime,
     gateway::Shared,
     overrides::{
-        Change, Changed, MAX_REASON, Override, OverrideError, OverrideId, OverrideTarget,
+        Changed, MAX_REASON, Override, OverrideChange, OverrideError, OverrideId, OverrideTarget,
         parse_request,
     },
     snapshot::AppliedOverride,
@@ -185,7 +185,7 @@ pub(super) async fn set(
         Ok(new) => new,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    match shared.override_store.change(Change::Set(new.clone())).await {
+    match shared.override_store.change(OverrideChange::Set(new.clone())).await {
         Ok(changed) => {
             let before = before_text(&changed);
             apply(shared, changed);
@@ -210,7 +210,7 @@ pub(super) async fn lift(
         return problem(StatusCode::BAD_REQUEST, detail, &[]);
     };
     let shared = &context.shared;
-    match shared.override_store.change(Change::Lift(id)).await {
+    match shared.override_store.change(OverrideChange::Lift(id)).await {
         Ok(changed) => {
             let before = before_text(&changed);
             apply(shared, changed);

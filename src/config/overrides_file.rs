@@ -114,7 +114,7 @@ impl OverrideFields {
 }
 
 /// What is read, and what goes wrong meanwhile.
-struct Reading<'t, 's> {
+struct OverridesReading<'t, 's> {
     file: OverridesText<'t>,
     sink: &'s mut dyn OverrideSink,
     faults: Vec<Fault>,
@@ -124,7 +124,8 @@ impl OverridesText<'_> {
     /// Passes the values to `sink`; returns the faults, at most 50.
     pub fn read(self, sink: &mut dyn OverrideSink) -> Vec<Fault> {
         let text = self.text.strip_prefix('\u{feff}').unwrap_or(self.text);
-        let mut reading = Reading { file: Self { text, ..self }, sink, faults: Vec::new() };
+        let mut reading =
+            OverridesReading { file: Self { text, ..self }, sink, faults: Vec::new() };
         match located::read(text, &|_| None) {
             Err(faults) => reading.add_all(faults),
             Ok(tree) if !tree.faults.is_empty() => reading.add_all(tree.faults),
@@ -134,7 +135,7 @@ impl OverridesText<'_> {
     }
 }
 
-impl Reading<'_, '_> {
+impl OverridesReading<'_, '_> {
     fn add(&mut self, location: Location, mismatch: &Mismatch) {
         if self.faults.len() < MAX_FAULTS {
             self.faults.push(Fault::new(self.file.name, self.file.text, location, mismatch));

@@ -13,7 +13,11 @@ use std::{
 
 use rustix::fs::FlockOperation;
 
-use super::{Change, Override, OverrideSet, set::MAX_OVERRIDES, store::OverrideError};
+use super::{
+    change::{OverrideChange, OverrideError},
+    record::{Override, OverrideId, OverrideTarget},
+    set::{MAX_OVERRIDES, OverrideSet},
+};
 use crate::{
     clock::StoreTime,
     config::{self, Fault, Faults, OverrideFault, OverrideFields, OverrideSink, OverridesText},
@@ -26,13 +30,13 @@ const MAX_LEN: u64 = 16 << 20;
 
 /// What a file contains.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct FileContent {
+pub struct OverridesContent {
     /// The overrides.
     pub set: OverrideSet,
     /// The secret under which the keys of overrides were hashed; `None` if none was written.
     pub secret: Option<SharedSecret>,
     /// The line of each override, by its id.
-    pub lines: Vec<(super::OverrideId, usize)>,
+    pub lines: Vec<(OverrideId, usize)>,
 }
 
 /// Reads the file at `path`. A missing file has no overrides. May block; see [`file::read_within`].
@@ -40,12 +44,12 @@ pub struct FileContent {
 /// # Errors
 ///
 /// It cannot be read, is not UTF-8, or has a fault: all of them, up to 50.
-pub fn read_file(path: &Path) -> Result<FileContent, Faults> {
+pub fn read_file(path: &Path) -> Result<OverridesContent, Faults> {
     let name = path.display().to_string();
     let whole = |error: &FileError| Fault::of_file(&name, &error.to_string(), error.expected());
     let bytes = match file::read_regular(path, MAX_LEN + 1) {
         Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(FileContent::default());
+            return Ok(OverridesContent::default());
         }
         bytes => bytes.map_err(|error| Faults::from(whole(&error)))?,
     };
@@ -60,13 +64,13 @@ pub fn read_file(path: &Path) -> Result<FileContent, Faults> {
 /// # Errors
 ///
 /// All its faults, up to 50.
-pub fn parse_file(name: &str, text: &str) -> Result<FileContent, Faults> {
-    let mut content = FileContent::default();
+pub fn parse_file(name: &str, text: &str) -> Result<OverridesContent, Faults> {
+    let mut content = OverridesContent::default();
     let faults = OverridesText { name, text }.read(&mut content);
     Faults::new(faults).map_or(Ok(content), Err)
 }
 
-impl OverrideSink for FileContent {
+impl OverrideSink for OverridesContent {
     fn secret(&mut self, text: &str) -> Option<OverrideFault> {
         self.secret = SharedSecret::from_hex(text);
         let expected = "64 hexadecimal digits, as the gateway wrote them";
@@ -131,7 +135,7 @@ pub(super) struct OverridesFile {
 /// What a change of the file did.
 pub(super) struct FileChange {
     pub(super) before: Option<Arc<Override>>,
-    pub(super) content: FileContent,
+    pub(super) content: OverridesContent,
     pub(super) stamp: Option<FileStamp>,
 }
 
@@ -139,7 +143,7 @@ impl OverridesFile {
     /// Makes `change` at `now`. Blocks.
     pub(super) fn change(
         &self,
-        change: Change,
+        change: OverrideChange,
         now: StoreTime,
     ) -> Result<FileChange, OverrideError> {
         let failed = |error: io::Error| OverrideError::Write {
@@ -156,14 +160,14 @@ impl OverridesFile {
         }
         content.set.remove_ended(now);
         let before = match change {
-            Change::Set(new) => {
+            OverrideChange::Set(new) => {
                 if content.set.get(new.id()).is_none() && content.set.len() >= MAX_OVERRIDES {
                     return Err(OverrideError::Full);
                 }
                 content.secret = content.secret.or(change_secret(&new, self.secret));
                 content.set.insert(new)
             }
-            Change::Lift(id) => match content.set.remove(id) {
+            OverrideChange::Lift(id) => match content.set.remove(id) {
                 Some(before) => Some(before),
                 None => return Err(OverrideError::Unknown),
             },
@@ -176,7 +180,7 @@ impl OverridesFile {
 
 /// The secret to write with `new`: its key means nothing without it.
 fn change_secret(new: &Override, secret: SharedSecret) -> Option<SharedSecret> {
-    matches!(new.target, super::OverrideTarget::Key(_)).then_some(secret)
+    matches!(new.target, OverrideTarget::Key(_)).then_some(secret)
 }
 
 /// Replaces the file at `path`, or the file that the link at `path` leads to.
@@ -207,7 +211,6 @@ fn replace(path: &Path, text: &str, folder: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overrides::{OverrideId, OverrideTarget};
 
     fn own(consumer: &str, quota: u32) -> Override {
         let text = format!(r#"{{"limit":"each","consumer":"{consumer}","quota":{quota}}}"#);
@@ -225,8 +228,8 @@ mod tests {
     fn changes_replace_the_file_and_report_what_was_before() {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
-        assert_eq!(read_file(&file.path).unwrap(), FileContent::default(), "a missing file");
-        let set = |own| file.change(Change::Set(own), NOW).unwrap();
+        assert_eq!(read_file(&file.path).unwrap(), OverridesContent::default(), "a missing file");
+        let set = |own| file.change(OverrideChange::Set(own), NOW).unwrap();
         assert!(set(own("acme", 5)).before.is_none());
         assert_eq!(set(own("acme", 7)).before.unwrap().quota, config::PlanQuota::Units(5));
         set(own("bread", 9));
@@ -235,8 +238,8 @@ mod tests {
         let read = read_file(&file.path).unwrap();
         assert_eq!((read.set.len(), read.secret), (2, None));
         let id = own("acme", 1).id();
-        assert!(file.change(Change::Lift(id), NOW).unwrap().before.is_some());
-        let again = file.change(Change::Lift(id), NOW);
+        assert!(file.change(OverrideChange::Lift(id), NOW).unwrap().before.is_some());
+        let again = file.change(OverrideChange::Lift(id), NOW);
         assert!(matches!(again, Err(OverrideError::Unknown)));
         assert_eq!(read_file(&file.path).unwrap().set.len(), 1);
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
@@ -248,10 +251,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         let short = Override { until: Some(NOW + 5), ..own("short", 5) };
-        file.change(Change::Set(short), NOW).unwrap();
-        file.change(Change::Set(own("acme", 5)), NOW + 4).unwrap();
+        file.change(OverrideChange::Set(short), NOW).unwrap();
+        file.change(OverrideChange::Set(own("acme", 5)), NOW + 4).unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
-        file.change(Change::Set(own("bread", 5)), NOW + 5).unwrap();
+        file.change(OverrideChange::Set(own("bread", 5)), NOW + 5).unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
     }
 
@@ -260,12 +263,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         let by_key = Override { target: OverrideTarget::Key(crate::limit::Key(7)), ..own("a", 5) };
-        file.change(Change::Set(by_key.clone()), NOW).unwrap();
+        file.change(OverrideChange::Set(by_key.clone()), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret));
         let other = OverridesFile { secret: SharedSecret::from_namespace("b"), ..file.clone() };
-        let refused = other.change(Change::Set(by_key), NOW);
+        let refused = other.change(OverrideChange::Set(by_key), NOW);
         assert!(matches!(refused, Err(OverrideError::OtherSecret)));
-        other.change(Change::Set(own("acme", 5)), NOW).unwrap();
+        other.change(OverrideChange::Set(own("acme", 5)), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret), "it stays");
     }
 
@@ -279,7 +282,7 @@ mod tests {
                 scope.spawn(move || {
                     for number in 0..5 {
                         let new = own(&format!("c{thread}-{number}"), 5);
-                        file.change(Change::Set(new), NOW).unwrap();
+                        file.change(OverrideChange::Set(new), NOW).unwrap();
                     }
                 });
             }
@@ -325,7 +328,7 @@ mod tests {
             fs::write(&file.path, text).unwrap();
             let faults = read_file(&file.path).unwrap_err().to_string();
             assert!(faults.contains(&format!("overrides.yaml{expected}")), "{text}: {faults}");
-            let refused = file.change(Change::Set(own("acme", 5)), NOW);
+            let refused = file.change(OverrideChange::Set(own("acme", 5)), NOW);
             assert!(matches!(refused, Err(OverrideError::Faults(_))), "{text}");
             assert_eq!(fs::read_to_string(&file.path).unwrap(), text);
         }

@@ -10,7 +10,9 @@ use std::{future::Future, sync::Arc, time::Duration};
 use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
-    Change, Changed, Override, OverrideError, OverrideId, OverrideSet, set::MAX_OVERRIDES,
+    change::{Changed, OverrideChange, OverrideError},
+    record::{Override, OverrideId},
+    set::{MAX_OVERRIDES, OverrideSet},
 };
 use crate::{
     clock::{Clock, StoreTime},
@@ -138,10 +140,13 @@ impl RedisOverrides {
     }
 
     /// Makes a change.
-    pub(super) async fn change(&mut self, change: Change) -> Result<Changed, OverrideError> {
+    pub(super) async fn change(
+        &mut self,
+        change: OverrideChange,
+    ) -> Result<Changed, OverrideError> {
         let (id, text) = match &change {
-            Change::Set(new) => (new.id(), new.to_json()),
-            Change::Lift(id) => (*id, String::new()),
+            OverrideChange::Set(new) => (new.id(), new.to_json()),
+            OverrideChange::Lift(id) => (*id, String::new()),
         };
         let (key, now) = (self.key.clone(), self.clock.store_time());
         let manual = self.manual_now();

@@ -12,76 +12,21 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Override, OverrideId, OverrideSet, OverrideTarget,
-    file::{FileContent, OverridesFile, read_file},
+    change::{Changed, OverrideChange, OverrideError},
+    file::{OverridesContent, OverridesFile, read_file},
     redis::RedisOverrides,
+    set::OverrideSet,
 };
 use crate::{
     clock::Clock,
-    config::{Fault, Faults},
+    config::Fault,
     file::{self, FileError, FileStamp},
-    redis::{Connector, RedisFailure},
+    redis::Connector,
     secret::SharedSecret,
 };
 
 /// Maximum time for a step of the file system.
 const FILE_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// A change of the overrides.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// Sets an override, instead of the one of the same limit and target.
-    Set(Override),
-    /// Removes the override with this id.
-    Lift(OverrideId),
-}
-
-/// What a change did.
-#[derive(Clone, Debug)]
-pub struct Changed {
-    /// The override before; `None` if there was none.
-    pub before: Option<Arc<Override>>,
-    /// All overrides after the change; `None` if they could not be read, though the change was made.
-    pub set: Option<OverrideSet>,
-}
-
-/// Why overrides could not be read or changed.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum OverrideError {
-    /// There is no place to keep them.
-    #[error(
-        "overrides are not kept anywhere; expected `store.redis`, or `overrides.file` in the configuration"
-    )]
-    NoPlace,
-    /// Redis gave no answer.
-    #[error("no reply from Redis ({}); try again", .0.label())]
-    Redis(RedisFailure),
-    /// The file has faults.
-    #[error("the file of overrides has faults: {0}")]
-    Faults(Faults),
-    /// The file cannot be written.
-    #[error(
-        "cannot write {path}: {error}; expected a folder in which the gateway may replace the file"
-    )]
-    Write {
-        /// The file.
-        path: String,
-        /// The system's error.
-        error: String,
-    },
-    /// The keys in the file are hashed under the secret of another process.
-    #[error(
-        "the keys in the file of overrides were hashed under another secret than this process uses; restart it to \
-         use the file's"
-    )]
-    OtherSecret,
-    /// There are too many.
-    #[error("there are {} overrides; expected to lift one first", super::MAX_OVERRIDES)]
-    Full,
-    /// No override has this id.
-    #[error("no override has this id; expected one that /api/overrides lists")]
-    Unknown,
-}
 
 /// Counts for metrics.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -104,13 +49,6 @@ enum Place {
     Nowhere,
     File { file: OverridesFile, last: Arc<Mutex<Option<FileStamp>>> },
     Redis(Box<tokio::sync::Mutex<RedisOverrides>>),
-}
-
-impl Change {
-    /// True if the change names a key.
-    pub(super) fn names_key(&self) -> bool {
-        matches!(self, Self::Set(Override { target: OverrideTarget::Key(_), .. }))
-    }
 }
 
 impl OverrideStore {
@@ -153,7 +91,7 @@ impl OverrideStore {
     }
 
     /// True if overrides that name keys were hashed under the secret of this process.
-    fn has_own_keys(&self, content: &FileContent) -> bool {
+    fn has_own_keys(&self, content: &OverridesContent) -> bool {
         match &self.place {
             Place::File { file, .. } => content.secret.is_none_or(|secret| secret == file.secret),
             Place::Nowhere | Place::Redis(_) => true,
@@ -204,7 +142,7 @@ impl OverrideStore {
     }
 
     /// The overrides of a file, without the keys of another secret.
-    fn applicable(&self, content: FileContent) -> OverrideSet {
+    fn applicable(&self, content: OverridesContent) -> OverrideSet {
         let has_own_keys = self.has_own_keys(&content);
         let mut set = content.set;
         if !has_own_keys {
@@ -221,7 +159,7 @@ impl OverrideStore {
     /// # Errors
     ///
     /// It was not made; after [`OverrideError::Redis`], it may have been.
-    pub async fn change(&self, change: Change) -> Result<Changed, OverrideError> {
+    pub async fn change(&self, change: OverrideChange) -> Result<Changed, OverrideError> {
         match &self.place {
             Place::Nowhere => Err(OverrideError::NoPlace),
             Place::File { file, last } => {

@@ -21,7 +21,7 @@ use crate::{
     handover::PassedSockets,
     live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::Metrics,
-    overrides::{FileContent, OverrideStore, read_file},
+    overrides::{OverrideStore, OverridesContent, read_file},
     plan::Via,
     reload::{LoadedConsumers, Reloader},
     secret,
@@ -171,8 +171,8 @@ fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
 /// # Errors
 ///
 /// Its faults.
-fn read_overrides(path: Option<&Path>) -> Result<FileContent, Faults> {
-    let Some(path) = path else { return Ok(FileContent::default()) };
+fn read_overrides(path: Option<&Path>) -> Result<OverridesContent, Faults> {
+    let Some(path) = path else { return Ok(OverridesContent::default()) };
     let owned = path.to_owned();
     let read = file::read_within(file::READ_TIMEOUT, move || Ok(read_file(&owned)));
     read.unwrap_or_else(|error| {

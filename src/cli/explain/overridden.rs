@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::identity::{AmbiguousValue, KeySecret, Subject};
 use crate::limit::Key;
-use crate::overrides::FileContent;
+use crate::overrides::OverridesContent;
 use crate::snapshot::{OverrideTable, OverridesAt, Route, Snapshot};
 
 /// A fixed secret: no hash leaves this process.
@@ -22,7 +22,7 @@ pub(super) struct ExplainedOverrides {
 impl ExplainedOverrides {
     /// The overrides in `content`, for a request at `now`.
     pub(super) fn new(
-        content: &FileContent,
+        content: &OverridesContent,
         snapshot: &Snapshot,
         now: crate::clock::StoreTime,
     ) -> Self {

@@ -21,7 +21,7 @@ fn an_edit_by_hand_is_followed_and_a_faulty_one_changes_nothing() {
     let (gateway, path) = (&own.gateway, own.path());
     write(&path, "overrides:\n- {limit: each, consumer: bread, quota: 9, reason: by hand}\n");
     eventually("the new override", || quota(gateway, BREAD).0 == 9);
-    // Changed in place, too.
+    // Also in place.
     fs::write(&path, "overrides:\n- {limit: each, consumer: bread, quota: 12}\n").expect("a file");
     eventually("the changed override", || quota(gateway, BREAD).0 == 12);
     let faulty = "overrides:\n- {limit: each, consumer: bread, quota: lots}\n";
