@@ -15,7 +15,8 @@
 //! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
-//! | `limits` | `/api/limits`: lists limits, shows and resets a caller's counter |
+//! | `limits`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
+//! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 //! | `reload` | `/api/reload` |
@@ -23,6 +24,7 @@
 //! | `state`, `events` | `/api/state`, and the same once a second for the dashboard |
 //! | `dashboard` | `/`: the dashboard's files |
 
+mod caller;
 mod connections;
 mod dashboard;
 mod encode;
@@ -39,6 +41,7 @@ mod log_level;
 mod metrics;
 mod openapi;
 mod operation;
+mod overrides;
 mod problem;
 mod process_metrics;
 mod reload;

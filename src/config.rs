@@ -16,10 +16,10 @@
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
-//! | `auth`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
+//! | `auth`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
-//! | `consumers_file` | the records of a file of consumers, one by one |
+//! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `scalar`, `units`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
 //!
@@ -65,6 +65,8 @@ mod located;
 mod masks;
 mod method;
 mod mirror;
+mod overrides;
+mod overrides_file;
 mod plans;
 mod rate;
 mod reader;
@@ -118,6 +120,10 @@ pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
 pub use mirror::MirrorConfig;
+pub use overrides::OverridesConfig;
+pub use overrides_file::{
+    OverrideFault, OverrideField, OverrideFields, OverrideSink, OverridesText,
+};
 pub use plans::{PlanConfig, PlanQuota};
 pub use rate::Rate;
 pub use redirect::RedirectHttps;
@@ -198,6 +204,9 @@ pub struct Config {
     /// window such as `1000/1m`, `unlimited`, or 0, which blocks.
     #[serde(default)]
     pub plans: BTreeMap<String, PlanConfig>,
+    /// Where quotas that the admin API sets at run time are kept. Default: in Redis with `store.redis`, and nowhere
+    /// without it.
+    pub overrides: Option<OverridesConfig>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<ThrottleConfig>,
     /// Routes: which requests are sent to which upstream, under which limits.

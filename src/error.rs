@@ -75,6 +75,9 @@ pub enum GatewayError {
     /// The consumer's plan blocks a limit of the route.
     #[error("the plan of this consumer does not include this request")]
     PlanBlocked,
+    /// An override blocks a limit of the route for the caller.
+    #[error("an operator has blocked this caller")]
+    OverrideBlocked,
     /// Too many requests from the client's address had wrong credentials.
     #[error("too many requests from this address had wrong credentials; retry in {} s", .0.retry_after)]
     TooManyFailures(Box<BlockedAddress>),
@@ -177,9 +180,10 @@ impl GatewayError {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::RefusedByService(reply) => reply.status,
-            Self::AccessDenied | Self::ConsumerNotAllowed | Self::PlanBlocked => {
-                StatusCode::FORBIDDEN
-            }
+            Self::AccessDenied
+            | Self::ConsumerNotAllowed
+            | Self::PlanBlocked
+            | Self::OverrideBlocked => StatusCode::FORBIDDEN,
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) | Self::TooManyFailures(_) => {

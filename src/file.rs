@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File, FileType, OpenOptions},
     io::{self, Read},
-    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -72,6 +72,36 @@ fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "the file does not exist".to_owned(),
         _ => format!("the file cannot be read: {error}"),
+    }
+}
+
+/// What distinguishes two contents of a file, without reading them: a file of consumers may have hundreds of MB.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FileStamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// The time of the last change of the content, in seconds and ns.
+    modified: (i64, i64),
+    /// The time of the last change of the inode: a program may set the other one back.
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    /// The stamp of the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let file = fs::metadata(path)?;
+        Ok(Self {
+            device: file.dev(),
+            inode: file.ino(),
+            size: file.size(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
     }
 }
 

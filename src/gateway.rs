@@ -95,8 +95,9 @@ use crate::{
     http1::RequestHead,
     identity::{KeySecret, client::mask_address},
     limit::Admission,
-    live::{LiveConsumers, LiveSnapshot},
+    live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::{Metrics, WorkerMetrics},
+    overrides::OverrideStore,
     plan::{NextStep, Via},
     respond,
     snapshot::Action,
@@ -144,6 +145,10 @@ pub struct Shared {
     pub via: Via,
     /// The current consumers.
     pub consumers: LiveConsumers,
+    /// The current overrides of quotas.
+    pub overrides: LiveOverrides,
+    /// Where overrides are kept.
+    pub override_store: OverrideStore,
     /// The client addresses that sent too many wrong credentials.
     pub blocked_addresses: BlockedAddresses,
     /// Verifies passwords.

@@ -66,6 +66,7 @@
 //! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
+//! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
@@ -113,6 +114,7 @@ pub mod limit;
 pub mod live;
 pub mod metrics;
 pub mod mix;
+pub mod overrides;
 pub mod plan;
 pub mod redis;
 pub mod reload;

@@ -59,7 +59,7 @@ use crate::{
         ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{Slashes, normalize, routed_form},
     },
-    snapshot::{Action, ChargePlanError, PlannedCharge, Route, Snapshot},
+    snapshot::{Action, ChargeContext, ChargePlanError, PlannedCharge, Route, Snapshot},
 };
 
 /// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
@@ -269,12 +269,13 @@ pub type PlannedCharges = SmallVec<[PlannedCharge; 2]>;
 fn planned_charges(
     route: &Route,
     subject: &Subject<'_>,
-    secret: KeySecret,
+    context: ChargeContext<'_>,
 ) -> Result<PlannedCharges, GatewayError> {
     let mut charges = PlannedCharges::new();
     for (index, policy) in route.limits.iter().enumerate() {
-        policy.add_charges(index, subject, secret, &mut charges).map_err(|error| match error {
+        policy.add_charges(index, subject, context, &mut charges).map_err(|error| match error {
             ChargePlanError::PlanBlocked => GatewayError::PlanBlocked,
+            ChargePlanError::OverrideBlocked => GatewayError::OverrideBlocked,
             error => GatewayError::UnreadableCharge(error),
         })?;
     }
@@ -286,13 +287,13 @@ fn planned_charges(
 fn status_charges(
     route: &Route,
     subject: &Subject<'_>,
-    secret: KeySecret,
+    context: ChargeContext<'_>,
 ) -> Result<Vec<PlannedCharge>, GatewayError> {
     let Action::Status(limits) = &route.action else { return Ok(Vec::new()) };
     let mut charges = PlannedCharges::new();
     for (index, policy) in limits.iter().enumerate() {
         policy
-            .add_status_charges(index, subject, secret, &mut charges)
+            .add_status_charges(index, subject, context, &mut charges)
             .map_err(GatewayError::Ambiguous)?;
     }
     Ok(charges.into_vec())
@@ -308,8 +309,8 @@ fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
 /// The charge for the planned charge `planned`: the limit with the caller's quota, the key and the cost. `None`: the route
 /// has no such limit.
 #[inline]
-pub fn charge_for<'a>(route: &'a Route, planned: &PlannedCharge) -> Option<Charge<'a>> {
+pub fn charge_for<'a>(route: &'a Route, planned: &'a PlannedCharge) -> Option<Charge<'a>> {
     let policy = route.limits.get(usize::from(planned.limit_index))?;
-    let limit = policy.limit_with(planned.quota);
+    let limit = policy.limit_with(&planned.quota);
     Some(Charge { limit, key: planned.key, cost: planned.cost })
 }

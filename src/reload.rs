@@ -29,11 +29,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use self::consumers::FileStamp;
 pub(crate) use self::consumers::LoadedConsumers;
 use crate::{
     config::{self, Config, EnvLookup, Environment, Faults, LoadedConfig},
-    file::{self, FileError},
+    file::{self, FileError, FileStamp},
     gateway::Shared,
     snapshot::{LoadError, Snapshot, catch_panic},
     tls::TlsFile,
@@ -281,6 +280,7 @@ impl Reloader {
                 last_read.consumers = consumers.stamp;
                 self.shared.consumers.replace(consumers.table);
                 let generation = self.shared.live.replace(snapshot);
+                self.shared.overrides.rebuild(&self.shared.live);
                 *self.live.lock() = LiveConfig { generation, loaded: Arc::new(loaded) };
                 self.record_outcome(Vec::new());
                 self.replaced.notify_one();
@@ -333,6 +333,7 @@ impl Reloader {
             ("admin", old.admin != new.admin),
             ("access_log", old.access_log != new.access_log),
             ("store", old.store != new.store),
+            ("overrides", old.overrides != new.overrides),
             ("drain_timeout", old.drain_timeout != new.drain_timeout),
             ("throttle", old.throttle.is_some() != new.throttle.is_some()),
         ];

@@ -40,7 +40,7 @@ pub use self::{
     grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
     limit_report::LimitReport,
     problem::problem,
-    quota_status::quota_status,
+    quota_status::{StatusReport, quota_status},
 };
 use self::{
     limit_report::AdvertisedLimit,

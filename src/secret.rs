@@ -3,7 +3,7 @@
 //! All keys are derived from the configuration alone: gateways agree on them without an exchange, and the keys
 //! survive a loss of the data in Redis.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
 
@@ -65,6 +65,25 @@ impl SharedSecret {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         Ok(Self(bytes))
+    }
+
+    /// The secret that [`Self::to_hex`] wrote; `None` if `text` is not 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        let is_hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+        }
+        is_hex.then_some(Self(bytes))
+    }
+
+    /// The secret in hexadecimal digits, for a file that only the gateway's user can read.
+    pub fn to_hex(self) -> String {
+        self.0.iter().fold(String::with_capacity(64), |mut text, byte| {
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 
     /// The key that hashes the key parts of limits.

@@ -11,6 +11,7 @@
 //! | `open_files` | divides the limit of open files |
 //! | `open_store` | reads the secrets of the store and opens it |
 //! | `open_access_log` | opens the access log |
+//! | `override_watch` | follows the overrides |
 //! | `token_watch` | warns if no request carries a token |
 
 mod builder;
@@ -18,6 +19,7 @@ mod listeners;
 mod open_access_log;
 mod open_files;
 mod open_store;
+mod override_watch;
 mod token_watch;
 
 use std::{
@@ -59,6 +61,9 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_hours(24);
 
 /// Longest wait, at the start, for the first resolution of upstreams' names.
 const FIRST_RESOLUTION: Duration = Duration::from_secs(2);
+
+/// Longest wait, at the start, for the first read of the overrides.
+const FIRST_OVERRIDES: Duration = Duration::from_secs(2);
 
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -163,10 +168,13 @@ impl Server {
     fn start_control(&self, admin: Option<(AdminListener, AdminAccess)>) -> io::Result<()> {
         let shared = &self.shared;
         let (resolved, is_resolved) = mpsc::channel();
-        let control = self.spawn_control(admin, resolved)?;
+        let (read, is_read) = mpsc::channel();
+        let control = self.spawn_control(admin, resolved, read)?;
         self.control.lock().push(control);
         // Starts even if DNS has not answered: the upstreams are down until it does.
         let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
+        // Starts even if Redis does not reply: the configured quotas apply until it does.
+        let _ = is_read.recv_timeout(FIRST_OVERRIDES);
         if let Some(throttle) = &shared.throttle {
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
@@ -184,6 +192,7 @@ impl Server {
         &self,
         admin: Option<(AdminListener, AdminAccess)>,
         resolved: mpsc::Sender<()>,
+        read: mpsc::Sender<()>,
     ) -> io::Result<thread::JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = self.shared.clone();
@@ -193,6 +202,8 @@ impl Server {
             runtime.block_on(async move {
                 let maintenance = tokio::spawn(shared.store.clone().run(stops.all.clone()));
                 let watch = tokio::spawn(reloader.clone().watch(stops.all.clone()));
+                let overrides =
+                    tokio::spawn(override_watch::run(shared.clone(), read, stops.all.clone()));
                 let certificates = tokio::spawn(log_certificates(shared.clone()));
                 let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
                 let traces =
@@ -205,6 +216,7 @@ impl Server {
                 });
                 let _ = maintenance.await;
                 watch.abort();
+                overrides.abort();
                 certificates.abort();
                 names.abort();
                 probes.abort();

@@ -12,6 +12,7 @@
 //! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
 //! | `auth`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
+//! | `overrides` | [`OverrideTable`]: the quotas that operators set at run time, and where they are kept |
 //! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
@@ -57,6 +58,7 @@ mod load;
 mod mirror;
 mod notes;
 mod origins;
+mod overrides;
 mod parts;
 mod plans;
 mod policy;
@@ -75,7 +77,7 @@ mod tiers;
 mod traces;
 mod upstreams;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, StatusCode};
 use smallvec::SmallVec;
@@ -89,10 +91,12 @@ pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
+pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
-    ChargePlanError, Cost, LimitPolicy, PlanLimit, PlanTier, PlannedCharge, QuotaChoice, Tier,
-    TierMatch,
+    ChargeContext, ChargePlanError, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier,
+    PlannedCharge, QuotaChoice, Tier, TierMatch,
 };
+pub use self::quota::QuotaShape;
 pub use self::traces::TraceRules;
 
 use crate::{
@@ -140,6 +144,8 @@ pub struct Snapshot {
     pub plans: Vec<Box<str>>,
     /// Where the consumers are.
     pub consumers: ConsumerSource,
+    /// The file of overrides; `None`: they are in Redis, or not kept.
+    pub overrides_file: Option<PathBuf>,
     /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
     /// warnings.
     pub notes: Vec<Fault>,

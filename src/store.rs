@@ -180,6 +180,19 @@ impl CounterStore {
         Self::new(None, SharedSecret::random()?, clock, max_keys)
     }
 
+    /// Like [`Self::memory`], but hashes keys under `secret`.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Random`].
+    pub fn memory_with_secret(
+        secret: SharedSecret,
+        clock: Clock,
+        max_keys: usize,
+    ) -> Result<Arc<Self>, SetupError> {
+        Self::new(None, secret, clock, max_keys)
+    }
+
     /// A store that keeps its counters in Redis, and at most `max_keys` records in this process while Redis
     /// gives no answer. It opens no connection yet, so it succeeds while Redis is down. With a manual
     /// `clock`, Redis also decides by that clock.

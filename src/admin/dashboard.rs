@@ -1,5 +1,5 @@
-//! The dashboard at `/`: one page, its style and its script, embedded in the binary. It reads `/api/events`
-//! and `/api/throttle`, nothing else, and loads nothing from another host.
+//! The dashboard at `/`: one page, its style and its script, embedded in the binary. It uses `/api/events`,
+//! `/api/throttle` and `/api/overrides`, nothing else, and loads nothing from another host.
 
 use axum::{
     http::header,

@@ -4,13 +4,13 @@
 use axum::{
     body::Bytes,
     http::header,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 
 use super::{
     AdminContext, dashboard, events, health, limits, live_config, log_level, metrics, openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
-    reload, routes, state, throttle,
+    overrides, reload, routes, state, throttle,
     token::Authentication,
     upstreams,
 };
@@ -34,6 +34,7 @@ pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
     all.extend(observation());
     all.extend(rules());
     all.extend(control());
+    all.extend(override_endpoints());
     let path = "/api/openapi.json";
     let operation = Operation::get("openapi", "This description").json(
         200,
@@ -161,11 +162,57 @@ fn caller(operation: Operation) -> Operation {
             "The caller's keyed hash, instead of `key` and `client_ip`",
             "^[0-9A-Fa-f]{32}$",
         )
+        .parameter("consumer", "The caller's consumer, if no part of the key names it", "")
         .parameter("tier", "The index of the caller's tier", "^[0-9]{1,5}$")
         .error(400, "The query names no caller, or has `hash` together with `key` or `client_ip`")
         .error(404, "No limit has this name")
         .error(503, "No reply from Redis")
 }
+
+/// The endpoints of overrides.
+fn override_endpoints() -> [AdminEndpoint; 2] {
+    let list = Operation::get("listOverrides", "The quotas that operators have set at run time")
+        .parameter("after", "List the overrides after this id: `next` of another list", ID)
+        .parameter("count", "The largest number to list; by default 1000", "^[0-9]{1,4}$");
+    let set = Operation::new("put", "setOverride", "Set the quota of a consumer, a key or a plan");
+    let lift = Operation::new("delete", "liftOverride", "Lift an override").parameter(
+        "id",
+        "The override's id",
+        ID,
+    );
+    let described = schema_of::<overrides::OverrideDescription>;
+    [
+        endpoint(
+            "/api/overrides",
+            get(overrides::list).put(overrides::set),
+            [
+                list.json(200, "Overrides", schema_of::<overrides::OverrideList>)
+                    .error(400, "A parameter is unknown or malformed"),
+                set.body(schema_of::<overrides::NewOverride>)
+                    .json(200, "The override is in force", described)
+                    .error(400, "The body is malformed, or the quota does not fit the limit")
+                    .error(404, "No limit has this name")
+                    .error(409, "There is no place for overrides, there are too many, or their file has faults")
+                    .error(500, "The file of overrides cannot be written")
+                    .error(503, "No reply from Redis"),
+            ],
+        ),
+        endpoint(
+            "/api/overrides/{id}",
+            delete(overrides::lift),
+            [lift
+                .reply(204, "The override is lifted", OperationBody::None)
+                .error(400, "The path has no id")
+                .error(404, "No override has this id")
+                .error(409, "There is no place for overrides, or their file has faults")
+                .error(500, "The file of overrides cannot be written")
+                .error(503, "No reply from Redis")],
+        ),
+    ]
+}
+
+/// The regular expression of an override's id.
+const ID: &str = "^[0-9a-f]{32}$";
 
 /// The endpoints by which an operator changes the gateway.
 fn control() -> [AdminEndpoint; 3] {

@@ -1,7 +1,7 @@
 //! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
 //! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -9,19 +9,23 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{AdminContext, problem::problem};
+use super::{
+    AdminContext,
+    caller::{CallerQuery, parse_caller, parse_query},
+    overrides::{self, OverrideDescription},
+    problem::problem,
+};
 use crate::{
     clock::StoreTime,
     gateway::Shared,
-    identity::{KeyInput, KeyInputError, KeySecret},
-    limit::{Charge, Key, OnFailure},
+    identity::Consumer,
+    limit::{Charge, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{Cost, LimitPolicy, QuotaChoice, Snapshot, Tier, TierMatch},
+    snapshot::{Cost, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch},
 };
 
 /// The limits in force.
@@ -119,6 +123,9 @@ pub(super) struct CallerState {
     now_ms: u64,
     /// True if a request of the usual cost would be refused now.
     blocked: bool,
+    /// The override that applies to the caller; null without one. With `unlimited` or `blocked`, the counts are those
+    /// under the limit's own quota, and requests change nothing.
+    r#override: Option<OverrideDescription>,
 }
 
 /// Lists every limit and its decisions since the process started.
@@ -145,7 +152,8 @@ pub(super) async fn show(
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let limit = policy.limit_with(query.quota);
+    let quota = quota_of(&query, &policy, &context.shared);
+    let limit = policy.limit_with(&quota);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
@@ -161,7 +169,19 @@ pub(super) async fn show(
                 reset_at_ms: decision.reset_at.as_unix_ms(),
                 retry_at_ms: decision.retry_at.map(StoreTime::as_unix_ms),
                 now_ms: decided.at.as_unix_ms(),
-                blocked: limit.enforce && !decision.admitted,
+                blocked: limit.enforce
+                    && match policy.limit_kind(&quota) {
+                        LimitKind::Quota => !decision.admitted,
+                        LimitKind::Unlimited => false,
+                        LimitKind::Blocked => true,
+                    },
+                r#override: match &quota {
+                    QuotaChoice::Override(applied) => {
+                        let (shared, now) = (&context.shared, context.shared.clock.store_time());
+                        Some(overrides::describe(&applied.own, shared, now))
+                    }
+                    _ => None,
+                },
             };
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
         }
@@ -191,11 +211,21 @@ pub(super) async fn reset(
     }
 }
 
-/// The caller whose counter is shown or reset.
-#[derive(Debug, Eq, PartialEq)]
-struct CallerQuery {
-    key: Key,
-    quota: QuotaChoice,
+/// The quota that applies to the caller in `query`: that of an override, of its plan, or of the query's tier.
+fn quota_of(query: &CallerQuery, policy: &LimitPolicy, shared: &Shared) -> QuotaChoice {
+    let consumers = shared.consumers.load();
+    let found = query.consumer.as_deref().map(|name| {
+        let known = consumers.consumer(name);
+        let plan = known.and_then(|known| known.consumer.plan);
+        Consumer { name, plan }
+    });
+    let now = shared.clock.store_time();
+    let table = shared.overrides.table();
+    let applied = table.and_then(|table| table.find(policy, query.key, found, now));
+    match applied {
+        Some(applied) => QuotaChoice::Override(applied),
+        None => policy.plan_choice(found).unwrap_or_else(|| query.quota.clone()),
+    }
 }
 
 /// The limit called `name` and the caller in the query, or the status and detail of the error.
@@ -215,142 +245,6 @@ fn resolve(
     let query = parse_caller(&parameters, &policy, &snapshot, shared.store.key_secret());
     let query = query.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
     Ok((policy, query))
-}
-
-/// The decoded parameters of a query, or the detail of the error. A malformed escape is an error: read
-/// literally or replaced, it would name another caller.
-fn parse_query(query: &str) -> Result<Vec<(String, String)>, String> {
-    let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
-    let decoded = parameters.map(|parameter| {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        Ok((decode(name)?, decode(value)?))
-    });
-    decoded.collect()
-}
-
-/// A name or value without its escapes. `+` is a space, as in a form.
-fn decode(text: &str) -> Result<String, String> {
-    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    if !text.split('%').skip(1).all(is_escape) {
-        let detail = "a parameter has a malformed escape; expected `%` and two hexadecimal digits, and `%25` \
-                      for a literal `%`";
-        return Err(detail.to_owned());
-    }
-    let spaced = text.replace('+', " ");
-    let decoded = percent_decode_str(&spaced).decode_utf8();
-    decoded.map(Cow::into_owned).map_err(|_| "a parameter is not UTF-8; expected UTF-8".to_owned())
-}
-
-/// The caller in `parameters`, or the detail of the error.
-fn parse_caller(
-    parameters: &[(String, String)],
-    policy: &LimitPolicy,
-    snapshot: &Snapshot,
-    secret: KeySecret,
-) -> Result<CallerQuery, String> {
-    let (mut values, mut hash, mut client_ip, mut tier) = (Vec::new(), None, None, None);
-    for (name, value) in parameters {
-        let before = match name.as_str() {
-            "key" => {
-                values.push(value.as_str());
-                None
-            }
-            "hash" => hash.replace(value.as_str()),
-            "client_ip" => client_ip.replace(value.as_str()),
-            "tier" => tier.replace(value.as_str()),
-            _ => {
-                return Err(
-                    "unknown parameter; expected `key`, `hash`, `client_ip` or `tier`".to_owned()
-                );
-            }
-        };
-        if before.is_some() {
-            return Err(format!("`{name}` is given more than once; expected it once"));
-        }
-    }
-    let key = match hash {
-        Some(_) if !values.is_empty() || client_ip.is_some() => {
-            return Err(
-                "`hash` together with `key` or `client_ip`; expected `hash` alone".to_owned()
-            );
-        }
-        Some(hash) => {
-            parse_hash(hash).ok_or("`hash` is malformed; expected 32 hexadecimal digits")?
-        }
-        None if values.is_empty() && client_ip.is_some() && !policy.key.0.is_empty() => {
-            let keys = "key=&".repeat(policy.key.0.len());
-            return Err(format!(
-                "`client_ip` without `key`; expected also an empty `key` for each part of the limit's key: \
-                 {keys}client_ip=192.0.2.1"
-            ));
-        }
-        None if client_ip.is_some() && policy.key.0.is_empty() => {
-            let what =
-                "`client_ip` is given, but this limit counts all callers together; expected none";
-            return Err(what.to_owned());
-        }
-        None => {
-            let identity = &snapshot.identity;
-            let input = KeyInput {
-                values: &values,
-                client_ip,
-                token_sources: &identity.token,
-                ipv6_prefix: identity.ipv6_prefix,
-            };
-            policy
-                .key
-                .key_of_input(&input, secret)
-                .map_err(|error| describe_input_error(error, policy, values.len()))?
-        }
-    };
-    let tier = tier.map(|tier| parse_tier(tier, policy)).transpose()?;
-    let quota = tier.map_or(QuotaChoice::Own, QuotaChoice::Tier);
-    Ok(CallerQuery { key: Key(key), quota })
-}
-
-/// Parses a key's hash, written as in Redis.
-fn parse_hash(text: &str) -> Option<u128> {
-    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| u128::from_str_radix(text, 16).ok())?
-}
-
-fn parse_tier(text: &str, policy: &LimitPolicy) -> Result<u16, String> {
-    let tier = text.parse::<u16>().ok().filter(|tier| usize::from(*tier) < policy.tiers.len());
-    if tier.is_some_and(|tier| policy.is_unlimited(tier)) {
-        return Err("callers of this `tier` are not limited; expected another `tier`".to_owned());
-    }
-    tier.ok_or_else(|| match policy.tiers.len() {
-        0 => "`tier` is given, but the limit has no tiers; expected no `tier`".to_owned(),
-        count => format!("the limit has no such `tier`; expected 0 to {}", count - 1),
-    })
-}
-
-/// The detail for values that identify no caller. `count` is the number of `key` parameters.
-fn describe_input_error(error: KeyInputError, policy: &LimitPolicy, count: usize) -> String {
-    let parts: Vec<String> = policy.key.0.iter().map(ToString::to_string).collect();
-    match error {
-        KeyInputError::Count if parts.is_empty() => {
-            format!(
-                "{count} `key` parameters; expected none: this limit counts all callers together"
-            )
-        }
-        KeyInputError::Count => format!(
-            "{count} `key` parameters; expected {}, in this order: {}",
-            parts.len(),
-            parts.join(", ")
-        ),
-        KeyInputError::Address => {
-            "a `key` or `client_ip` is not an address; expected one such as 192.0.2.1".into()
-        }
-        KeyInputError::Credentials => {
-            "malformed credentials; expected the token as in the request's header".into()
-        }
-        KeyInputError::Empty => {
-            "each `key` that identifies a caller is empty, and such callers are counted by their address; expected \
-                         `client_ip` in addition, or another `key`"
-                .to_owned()
-        }
-    }
 }
 
 /// The response if Redis does not reply.

@@ -256,7 +256,23 @@ impl MetricsCollector {
         for shard in self.0.store.shards() {
             write_counter(&mut family, &[("shard", &*shard.name)], shard.calls)?;
         }
-        Ok(())
+        self.encode_overrides(encoder)
+    }
+
+    fn encode_overrides(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (now, counts) = (self.0.clock.store_time(), self.0.override_store.counts());
+        let in_force = self.0.overrides.set().count_in_force(now) as u64;
+        let help = "Overrides of quotas that have not ended";
+        write_gauge(encoder, "overrides", help, in_force)?;
+        let help = "Reads of the overrides that failed: no reply from Redis, or a faulty file";
+        let mut family = start_counters(encoder, "override_read_failures", help)?;
+        write_counter(&mut family, &[], counts.failed_reads)?;
+        if counts.read_at == 0 {
+            return Ok(());
+        }
+        let help = "Seconds since the overrides were last found up to date";
+        let age = now.as_unix_ms().saturating_sub(counts.read_at) / 1_000;
+        write_gauge(encoder, "override_age_seconds", help, age)
     }
 
     fn encode_process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -59,6 +59,21 @@ pub(super) struct GatewayState {
     /// The number of upstreams that are not listed.
     omitted_upstreams: usize,
     store: StoreState,
+    overrides: OverridesState,
+}
+
+/// The overrides that `/api/overrides` lists.
+#[derive(JsonSchema, Serialize)]
+struct OverridesState {
+    /// Where they are kept: `redis`, `file`, or `none` if they cannot be set.
+    #[schemars(extend("enum" = ["redis", "file", "none"]))]
+    place: &'static str,
+    /// The number of all overrides.
+    total: usize,
+    /// The number of overrides that have not ended.
+    in_force: usize,
+    /// Grows with each change.
+    version: u64,
 }
 
 /// The configuration in force, and the last reload.
@@ -227,6 +242,17 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
             .collect(),
         omitted_upstreams: all_upstreams.len().saturating_sub(MAX_UPSTREAMS),
         store: store(shared),
+        overrides: overrides(shared),
+    }
+}
+
+fn overrides(shared: &Shared) -> OverridesState {
+    let set = shared.overrides.set();
+    OverridesState {
+        place: shared.override_store.label(),
+        total: set.len(),
+        in_force: set.count_in_force(shared.clock.store_time()),
+        version: shared.overrides.changes(),
     }
 }
 

@@ -10,9 +10,10 @@ use crate::config::{
     Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig, LogDestination,
     MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
+use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{OverrideTable, Snapshot};
 use crate::throttle::ThrottleSettings;
 
 /// The end of a note on a missing file, folder or secret.
@@ -30,11 +31,18 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
             if let Err(faults) = snapshot.consumers.load() {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
+            let overrides = match override_notes(&loaded, &snapshot) {
+                Ok(notes) => notes,
+                Err(faults) => {
+                    return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
+                }
+            };
             let config = &loaded.config;
             let certificates = snapshot.certificate_notes(&loaded.source, clock.now());
             let notes = snapshot.notes.iter().chain(&certificates);
             let result = print_summary(path, &loaded, &snapshot, out)
                 .and_then(|()| print_notes(notes, out))
+                .and_then(|()| print_override_notes(&overrides, out))
                 .and_then(|()| print_missing_secrets_and_files(config, env, out));
             exit_after_write(result, Exit::Ok)
         }
@@ -146,6 +154,31 @@ fn route_conditions(matches: &RouteMatch) -> String {
 fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) -> io::Result<()> {
     for note in notes {
         writeln!(out, "\nnote: {note}")?;
+    }
+    Ok(())
+}
+
+/// The overrides of the file that do not apply with this configuration, each with its line.
+///
+/// # Errors
+///
+/// The faults of the file.
+fn override_notes(loaded: &LoadedConfig, snapshot: &Snapshot) -> Result<Vec<String>, Faults> {
+    let Some(own) = &loaded.config.overrides else { return Ok(Vec::new()) };
+    let content = read_file(&own.file)?;
+    let table = OverrideTable::new(&content.set, snapshot);
+    let line =
+        |id| content.lines.iter().find(|(other, _)| *other == id).map_or(1, |(_, line)| *line);
+    let notes = table
+        .unused()
+        .iter()
+        .map(|unused| format!("{}:{}: {}", own.file.display(), line(unused.id), unused.fault));
+    Ok(notes.collect())
+}
+
+fn print_override_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()> {
+    for note in notes {
+        writeln!(out, "\nnote: {note}; this override does not apply")?;
     }
     Ok(())
 }

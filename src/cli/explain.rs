@@ -4,20 +4,23 @@ mod caller;
 mod chosen_target;
 mod explanation;
 mod limit_explanation;
+mod overridden;
 mod request;
 mod route_changes;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::caller::ExplainedCaller;
 use self::explanation::Explanation;
+use self::overridden::ExplainedOverrides;
 use self::request::Request;
 use super::config_file::{ConfigOption, is_config};
 use super::{Exit, exit_after_write, load, print_error, usage_error};
 use crate::clock::Clock;
 use crate::config::EnvLookup;
+use crate::overrides::read_file;
 
 /// Arguments of `explain`.
 #[derive(clap::Args, Debug)]
@@ -33,6 +36,9 @@ pub(super) struct ExplainArgs {
     /// The consumer that sends the request, on a route with `auth`; if left out, the headers authenticate.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
+    /// A file of overrides, instead of the configuration's `overrides.file`.
+    #[arg(long, value_name = "FILE")]
+    overrides: Option<PathBuf>,
     /// The address that the connection comes from.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     client: IpAddr,
@@ -87,7 +93,14 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Err(fault) => return print_error(&format!("tidegate: {fault}")),
     };
     let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };
-    let explanation = Explanation::new(&snapshot, &request, caller, Clock::system().store_time());
+    let file = arguments.overrides.as_deref().or(snapshot.overrides_file.as_deref());
+    let content = match file.map(read_file).transpose() {
+        Ok(content) => content.unwrap_or_default(),
+        Err(faults) => return print_error(&faults),
+    };
+    let now = Clock::system().store_time();
+    let overrides = ExplainedOverrides::new(&content, &snapshot, now);
+    let explanation = Explanation::new(&snapshot, &request, caller, &overrides, now);
     if arguments.json {
         let text = serde_json::to_string_pretty(&explanation);
         return match text {

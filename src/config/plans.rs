@@ -31,6 +31,35 @@ pub enum PlanQuota {
 const SYNTAX: &str =
     "a quota such as 1000, or 1000/1m with the limit's own window; unlimited; or 0, which blocks";
 const UNLIMITED: &str = "unlimited";
+const BLOCKED: &str = "blocked";
+
+impl PlanQuota {
+    /// Parses the quota of an override: like a plan's, and `blocked` instead of 0.
+    pub fn of_override(text: &str) -> Option<Self> {
+        match text {
+            UNLIMITED => Some(Self::Unlimited),
+            BLOCKED => Some(Self::Blocked),
+            _ if text.contains('/') => Rate::parse(text).map(Self::Rate),
+            _ => {
+                let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+                let units = text.parse().ok().filter(|units| is_number && *units > 0)?;
+                Some(Self::Units(units))
+            }
+        }
+    }
+}
+
+/// As [`PlanQuota::of_override`] reads it.
+impl fmt::Display for PlanQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Units(units) => units.fmt(f),
+            Self::Rate(rate) => rate.fmt(f),
+            Self::Unlimited => f.write_str(UNLIMITED),
+            Self::Blocked => f.write_str(BLOCKED),
+        }
+    }
+}
 
 impl<'de> Deserialize<'de> for PlanQuota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -46,13 +46,14 @@ impl ChargedLimit {
     /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
     fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
-        let PlannedCharge { key, cost, quota, .. } = *planned;
+        let PlannedCharge { key, cost, .. } = *planned;
+        let quota = planned.quota.clone();
         Some(Self { rule, quota, key, cost, outcome: Outcome::NotCharged })
     }
 
     /// The limit, with the caller's quota.
     pub(super) fn limit(&self) -> &Arc<Limit> {
-        self.rule.policy.limit_with(self.quota)
+        self.rule.policy.limit_with(&self.quota)
     }
 
     /// True if the consumer is a part of the key.

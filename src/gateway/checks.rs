@@ -19,6 +19,7 @@ use crate::{
         RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
+    snapshot::OverridesAt,
 };
 
 /// The result of the checks that precede the limits.
@@ -74,7 +75,15 @@ impl Gateway {
             certificate: peer.certificate.as_ref(),
             key_secret,
             throttle_secret: self.throttle_secret,
+            overrides: self.overrides(),
         }
+    }
+
+    /// The overrides that apply now; `None` if there are none.
+    #[inline]
+    fn overrides(&self) -> Option<OverridesAt> {
+        let table = self.shared.overrides.table()?;
+        Some(OverridesAt { table, now: self.shared.clock.store_time() })
     }
 
     /// Executes the decision, up to the charging of limits.

@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 use super::Gateway;
 use crate::{
     error::GatewayError,
-    limit::Charge,
-    respond::{self, LimitReport, LocalReply},
-    snapshot::{LimitPolicy, PlannedCharge},
+    limit::{Charge, Outcome},
+    overrides::Override,
+    respond::{self, LimitReport, LocalReply, StatusReport},
+    snapshot::{LimitPolicy, PlannedCharge, QuotaChoice},
 };
 
 impl Gateway {
@@ -24,18 +25,37 @@ impl Gateway {
         limits: &[Arc<LimitPolicy>],
         charges: &[PlannedCharge],
     ) -> Result<LocalReply, GatewayError> {
-        let charge = |request: &PlannedCharge| {
-            let policy = limits.get(usize::from(request.limit_index))?;
-            let limit = policy.limit_with(request.quota);
-            Some(Charge { limit, key: request.key, cost: request.cost })
-        };
-        let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().filter_map(charge).collect();
+        let planned: SmallVec<[StatusCharge<'_>; 4]> =
+            charges.iter().filter_map(|planned| StatusCharge::new(limits, planned)).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = planned.iter().map(|own| own.charge).collect();
         let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await;
         let verdict = verdict.map_err(|_| GatewayError::StoreUnavailable)?;
-        let reports = charges.iter().zip(&verdict.outcomes);
-        let reports: SmallVec<[LimitReport<'_>; 4]> = reports
-            .map(|(&Charge { limit, cost, .. }, outcome)| LimitReport { limit, cost, outcome })
-            .collect();
+        let reports = planned.iter().zip(&verdict.outcomes);
+        let reports: SmallVec<[StatusReport<'_>; 4]> =
+            reports.map(|(own, outcome)| own.report(outcome)).collect();
         Ok(respond::quota_status(&reports))
+    }
+}
+
+/// A charge that is not made, and the override that gives its quota.
+struct StatusCharge<'a> {
+    charge: Charge<'a>,
+    applied: Option<&'a Override>,
+}
+
+impl<'a> StatusCharge<'a> {
+    /// `None` if the route has no such limit.
+    fn new(limits: &'a [Arc<LimitPolicy>], planned: &'a PlannedCharge) -> Option<Self> {
+        let limit = limits.get(usize::from(planned.limit_index))?.limit_with(&planned.quota);
+        let applied = match &planned.quota {
+            QuotaChoice::Override(applied) => Some(&*applied.own),
+            QuotaChoice::Own | QuotaChoice::Tier(_) | QuotaChoice::Plan(_) => None,
+        };
+        Some(Self { charge: Charge { limit, key: planned.key, cost: planned.cost }, applied })
+    }
+
+    fn report<'r>(&'r self, outcome: &'r Outcome) -> StatusReport<'r> {
+        let Charge { limit, cost, .. } = self.charge;
+        StatusReport { limit: LimitReport { limit, cost, outcome }, applied: self.applied }
     }
 }

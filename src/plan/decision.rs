@@ -11,7 +11,7 @@ use crate::{
     http1::BodyLength,
     identity::{Caller, ClientAddress, KeySecret, Subject, TokenHash},
     limit::Admission,
-    snapshot::{PlannedCharge, Route, Snapshot},
+    snapshot::{ChargeContext, OverridesAt, PlannedCharge, Route, Snapshot},
     tls::SelectedCertificate,
 };
 
@@ -29,6 +29,8 @@ pub struct DecisionInput<'a> {
     pub key_secret: KeySecret,
     /// The secret of the hashes by which the throttle identifies callers; `None` if there is no throttle.
     pub throttle_secret: Option<KeySecret>,
+    /// The overrides of quotas; `None` if there are none.
+    pub overrides: Option<OverridesAt>,
 }
 
 /// What becomes of a request, as far as it can be decided without state.
@@ -103,6 +105,8 @@ pub struct RoutePlan {
     pub target_key: Option<u64>,
     /// The error that refuses the request once the throttle has admitted its caller, before a limit is charged.
     pub refused_after_throttle: Option<GatewayError>,
+    /// The overrides, on a route with `auth` until the plan is complete.
+    overrides: Option<OverridesAt>,
 }
 
 impl From<GatewayError> for RequestRefusal {
@@ -138,7 +142,8 @@ pub fn refused_admission(error: &GatewayError) -> Admission {
         GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
         GatewayError::AccessDenied
         | GatewayError::ConsumerNotAllowed
-        | GatewayError::PlanBlocked => Admission::Denied,
+        | GatewayError::PlanBlocked
+        | GatewayError::OverrideBlocked => Admission::Denied,
         GatewayError::Throttled(_) => Admission::Throttled,
         _ => Admission::NotChecked,
     }
@@ -245,6 +250,7 @@ impl RoutePlan {
             status_charges: Vec::new(),
             target_key: None,
             refused_after_throttle: None,
+            overrides: None,
         }
     }
 
@@ -263,8 +269,11 @@ impl RoutePlan {
                     let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
                     self.caller = Some(caller);
                 }
-                self.charge_subject(route, subject, input.key_secret)
+                let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
+                self.charge_subject(route, subject, ChargeContext { secret, overrides })
             })?;
+        } else {
+            self.overrides.clone_from(&input.overrides);
         }
         if matches!(length, BodyLength::Known(length) if length > route.max_body) {
             self.refused_after_throttle = Some(GatewayError::BodyTooLong(route.max_body));
@@ -278,10 +287,10 @@ impl RoutePlan {
         &mut self,
         route: &Route,
         subject: &Subject<'_>,
-        secret: KeySecret,
+        context: ChargeContext<'_>,
     ) -> Result<(), GatewayError> {
-        self.charges = planned_charges(route, subject, secret)?;
-        self.status_charges = status_charges(route, subject, secret)?;
+        self.charges = planned_charges(route, subject, context)?;
+        self.status_charges = status_charges(route, subject, context)?;
         self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
         Ok(())
     }
@@ -290,7 +299,7 @@ impl RoutePlan {
     ///
     /// # Errors
     ///
-    /// The consumer may not use the route, its plan blocks a limit, or a limit's key or cost cannot be read.
+    /// The consumer may not use the route, its plan or an override blocks a limit, or a limit's key or cost cannot be read.
     pub fn complete(
         &mut self,
         route: &Route,
@@ -300,6 +309,7 @@ impl RoutePlan {
         if route.auth.as_ref().is_some_and(|auth| !auth.allows(subject.consumer)) {
             return Err(GatewayError::ConsumerNotAllowed);
         }
-        self.charge_subject(route, subject, secret)
+        let overrides = self.overrides.take();
+        self.charge_subject(route, subject, ChargeContext { secret, overrides: overrides.as_ref() })
     }
 }

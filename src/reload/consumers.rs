@@ -2,9 +2,6 @@
 //! the file has a fault.
 
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -13,34 +10,9 @@ use super::{LastRead, Reloader};
 use crate::{
     auth::ConsumerTable,
     config::{Fault, Faults},
-    file::{self, FileError},
+    file::{self, FileError, FileStamp},
     snapshot::{ConsumerSource, ConsumersFile, LoadError, catch_panic},
 };
-
-/// What distinguishes two contents of a file, without reading them: a file of consumers may have hundreds of MB.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct FileStamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    /// The time of the last change of the content, in seconds and ns.
-    modified: (i64, i64),
-    /// The time of the last change of the inode: a program may set the other one back.
-    changed: (i64, i64),
-}
-
-impl FileStamp {
-    fn of(path: &Path) -> io::Result<Self> {
-        let file = fs::metadata(path)?;
-        Ok(Self {
-            device: file.dev(),
-            inode: file.ino(),
-            size: file.size(),
-            modified: (file.mtime(), file.mtime_nsec()),
-            changed: (file.ctime(), file.ctime_nsec()),
-        })
-    }
-}
 
 /// Consumers that were read.
 pub(crate) struct LoadedConsumers {

@@ -267,6 +267,7 @@ impl ConfigReplay {
             certificate: None,
             key_secret: self.secret,
             throttle_secret: None,
+            overrides: None,
         };
         let status = request.line.status;
         let decision = plan::decide(&self.snapshot, &input, view.clone());
@@ -292,9 +293,9 @@ impl ConfigReplay {
                 if let Some(refused) = self.authenticate(request, view, path, &mut plan, &input) {
                     return refused;
                 }
-                planned_charges.extend_from_slice(&plan.charges);
-                let route = plan.route as u32;
-                let planned_charges = plan.charges.len() as u32;
+                let (route, count) = (plan.route as u32, plan.charges.len() as u32);
+                planned_charges.append(&mut plan.charges);
+                let planned_charges = count;
                 PlannedRequest::Routed { route, planned_charges, status }
             }
         }

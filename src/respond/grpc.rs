@@ -51,7 +51,8 @@ impl GrpcStatus {
             GatewayError::RefusedByService(reply) => Self::of_service(reply.status),
             GatewayError::AccessDenied
             | GatewayError::ConsumerNotAllowed
-            | GatewayError::PlanBlocked => Self::PermissionDenied,
+            | GatewayError::PlanBlocked
+            | GatewayError::OverrideBlocked => Self::PermissionDenied,
             GatewayError::NoRoute
             | GatewayError::MethodNotAllowed(_)
             | GatewayError::MethodNotSupported(_) => Self::Unimplemented,
@@ -168,6 +169,7 @@ mod tests {
             (GatewayError::AccessDenied, "7", 403),
             (GatewayError::ConsumerNotAllowed, "7", 403),
             (GatewayError::PlanBlocked, "7", 403),
+            (GatewayError::OverrideBlocked, "7", 403),
             (GatewayError::NoRoute, "12", 404),
             (GatewayError::MethodNotAllowed(vec![Method::GET]), "12", 405),
             (GatewayError::MethodNotSupported(Method::TRACE), "12", 405),

@@ -1,7 +1,7 @@
 //! [`ServerBuilder`]: starts a gateway.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -15,18 +15,20 @@ use super::{
 use crate::{
     admin::{AdminAccess, AdminListener, AdminToken, AllowedHosts, Stops},
     clock::Clock,
-    config::{self, EnvLookup, Environment, Faults, LoadedConfig},
+    config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
     file,
     gateway::{
         BlockedAddresses, ConnectionLimit, DelayQueues, KnownAdmissions, PasswordVerifier, Shared,
     },
     handover::PassedSockets,
-    live::{LiveConsumers, LiveSnapshot},
+    live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::Metrics,
+    overrides::{OverrideStore, OverridesContent, read_file},
     plan::Via,
     reload::{LoadedConsumers, Reloader},
     secret,
     snapshot::Snapshot,
+    store::CounterStore,
     throttle::{FilterSharing, Throttle},
     trace::TraceQueue,
     upstream::{ConnectionBudget, UpstreamRegistry},
@@ -95,7 +97,9 @@ impl ServerBuilder {
         let (access_log, access_log_guard) = open_access_log(&config.access_log, &*env)?.unzip();
         let consumers = LoadedConsumers::read(&snapshot.consumers, file::READ_TIMEOUT)?;
         let settings = snapshot.throttle.clone();
-        let store = open_store(&loaded, clock.clone(), &*env)?;
+        let overrides = read_overrides(snapshot.overrides_file.as_deref())?;
+        let store = open_store(&loaded, overrides.secret, clock.clone(), &*env)?;
+        let override_store = override_store(snapshot.overrides_file.clone(), &store, &clock);
         let throttle = settings.map(|settings| {
             let sharing = match config.store.redis {
                 Some(_) => FilterSharing::Shared,
@@ -125,10 +129,13 @@ impl ServerBuilder {
             compression: Arc::default(),
             via: Via::default(),
             consumers: LiveConsumers::new(Arc::clone(&consumers.table)),
+            overrides: LiveOverrides::default(),
+            override_store,
             blocked_addresses: BlockedAddresses::default(),
             passwords: PasswordVerifier::default(),
             known_admissions: KnownAdmissions::default(),
         });
+        shared.overrides.replace(overrides.set, &shared.live);
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
         let reloader = Arc::new(adapt(reloader.with_consumers(&consumers)));
         let admin = listeners.admin.as_ref().and_then(AdminListener::address);
@@ -161,6 +168,31 @@ fn read_configuration(path: &Path) -> Result<Vec<u8>, Faults> {
     let owned = path.to_owned();
     let read = move || file::read(&owned, config::MAX_READ);
     file::read_within(file::READ_TIMEOUT, read).map_err(|error| config::unreadable(path, &error))
+}
+
+/// The content of the file of overrides; empty without one.
+///
+/// # Errors
+///
+/// Its faults.
+fn read_overrides(path: Option<&Path>) -> Result<OverridesContent, Faults> {
+    let Some(path) = path else { return Ok(OverridesContent::default()) };
+    let owned = path.to_owned();
+    let read = file::read_within(file::READ_TIMEOUT, move || Ok(read_file(&owned)));
+    read.unwrap_or_else(|error| {
+        let name = path.display().to_string();
+        Err(Fault::of_file(&name, &error.to_string(), error.expected()).into())
+    })
+}
+
+/// Where overrides are kept: in Redis, or else in the file at `path`.
+fn override_store(path: Option<PathBuf>, store: &CounterStore, clock: &Clock) -> OverrideStore {
+    let clock = clock.clone();
+    match (store.connector(), path) {
+        (Some(connector), _) => OverrideStore::redis(connector, clock),
+        (None, Some(path)) => OverrideStore::file(path, *store.shared_secret(), clock),
+        (None, None) => OverrideStore::nowhere(clock),
+    }
 }
 
 /// The hosts and the token that requests to the admin API need. Reads the token.

@@ -17,13 +17,15 @@ use crate::{
 /// The longest file of CA certificates, in bytes. A whole system's file has about 250,000.
 const MAX_CERTIFICATES: u64 = 1 << 20;
 
-/// Opens the store, with secrets from the environment `variables`.
+/// Opens the store, with secrets from the environment `variables`. Without Redis, keys are hashed under `secret`, or
+/// under a random one.
 ///
 /// # Errors
 ///
 /// A secret or the certificates cannot be read, or the store cannot be set up.
 pub(super) fn open_store(
     loaded: &LoadedConfig,
+    secret: Option<SharedSecret>,
     clock: Clock,
     variables: EnvLookup<'_>,
 ) -> Result<Arc<CounterStore>, StartError> {
@@ -34,7 +36,10 @@ pub(super) fn open_store(
             let secrets = Secrets { source: &loaded.source, variables };
             CounterStore::redis(redis_options(redis, &secrets)?, clock, max_keys)?
         }
-        None => CounterStore::memory(clock, max_keys)?,
+        None => match secret {
+            Some(secret) => CounterStore::memory_with_secret(secret, clock, max_keys)?,
+            None => CounterStore::memory(clock, max_keys)?,
+        },
     })
 }
 

@@ -5,7 +5,7 @@ use super::routes::RouteParts;
 use super::section::{FaultCollector, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, auth, consumers, files, limits, listen,
-    notes, plans, routes, store, throttle, tiers, traces, upstreams,
+    notes, overrides, plans, routes, store, throttle, tiers, traces, upstreams,
 };
 use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
 use crate::identity::TrustedProxies;
@@ -29,6 +29,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
     let (table, routes) = routes::compile(root, config, &parts);
     tiers::check_parameters(root, config);
+    overrides::check(root, config);
     let throttle = throttle::compile(root, config);
     let traces = traces::compile(&root.at("traces"), config.traces.as_ref());
     notes::add(root, config);
@@ -54,6 +55,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             auth_methods: auth.into_values().collect(),
             plans: config.plans.keys().map(|name| name.as_str().into()).collect(),
             consumers,
+            overrides_file: config.overrides.as_ref().map(|own| own.file.clone()),
             notes,
         }),
     }

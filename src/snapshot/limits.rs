@@ -11,7 +11,7 @@ use super::algorithm;
 use super::parts::header;
 use super::plans::{self, NamedQuotas};
 use super::policy::{Cost, LimitPolicy};
-use super::quota::{QUOTA_KEYS, alternative_quota, quota};
+use super::quota::{QUOTA_KEYS, QuotaShape, alternative_quota, quota};
 use super::reserve;
 use super::section::Section;
 use super::tiers;
@@ -71,7 +71,8 @@ fn policy(
         let plans = plans::compile(section, configured, &limit, plans);
         let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
         let limit = Arc::new(limit);
-        Arc::new(LimitPolicy { limit, key, cost, tiers, plans, refund, candidate })
+        let shape = QuotaShape::of(configured);
+        Arc::new(LimitPolicy { limit, key, cost, tiers, plans, shape, refund, candidate })
     };
     let candidate_limit = configured.candidate.map(|candidate| {
         let at = section.at("candidate").at("quota");

@@ -6,9 +6,13 @@ use http::HeaderName;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use super::{
+    overrides::{AppliedOverride, OverridesAt},
+    quota::QuotaShape,
+};
 use crate::{
     http1::Fields,
-    identity::{AmbiguousValue, KeyPart, KeyPlan, KeySecret, Subject, trim},
+    identity::{AmbiguousValue, Consumer, KeyPart, KeyPlan, KeySecret, Subject, trim},
     limit::{Key, Limit},
 };
 
@@ -25,6 +29,8 @@ pub struct LimitPolicy {
     pub tiers: Vec<Tier>,
     /// The quotas of plans, which precede tiers.
     pub plans: Vec<PlanTier>,
+    /// Makes the quotas of overrides, which precede plans.
+    pub shape: QuotaShape,
     /// Response statuses that refund the charge.
     pub refund: SmallVec<[u16; 4]>,
     /// The same limit with another quota, counted separately and never enforced.
@@ -70,10 +76,10 @@ pub struct PlanTier {
     pub limit: PlanLimit,
 }
 
-/// What applies to the consumers of a plan.
-#[derive(Debug)]
+/// What applies to the consumers of a plan, or to the target of an override.
+#[derive(Clone, Debug)]
 pub enum PlanLimit {
-    /// The limit with the plan's quota.
+    /// The limit with another quota.
     Quota(Arc<Limit>),
     /// The limit does not apply.
     Unlimited,
@@ -82,7 +88,7 @@ pub enum PlanLimit {
 }
 
 /// The quota of a limit that applies to a caller.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum QuotaChoice {
     /// The limit's own.
     #[default]
@@ -91,6 +97,8 @@ pub enum QuotaChoice {
     Tier(u16),
     /// That of the plan with this index.
     Plan(u16),
+    /// That of an override.
+    Override(Arc<AppliedOverride>),
 }
 
 /// The callers that a tier applies to.
@@ -103,7 +111,7 @@ pub enum TierMatch {
 }
 
 /// A charge of one request to one limit of its route.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PlannedCharge {
     /// The limit's index in its route.
     pub limit_index: u16,
@@ -115,6 +123,15 @@ pub struct PlannedCharge {
     pub quota: QuotaChoice,
 }
 
+/// What the planned charges of a request depend on, besides the request.
+#[derive(Clone, Copy)]
+pub struct ChargeContext<'c> {
+    /// The secret of the hashes that limits count by.
+    pub secret: KeySecret,
+    /// The overrides; `None` if there are none.
+    pub overrides: Option<&'c OverridesAt>,
+}
+
 /// The reason why a request cannot be charged to a limit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ChargePlanError {
@@ -124,6 +141,9 @@ pub enum ChargePlanError {
     /// The consumer's plan blocks the limit.
     #[error("the plan of this consumer does not include this request")]
     PlanBlocked,
+    /// An override blocks the limit.
+    #[error("an operator has blocked this caller")]
+    OverrideBlocked,
     /// The cost header has no valid value.
     #[error("header {name} (the request's cost) must be a whole number from 1 to {max}")]
     Cost {
@@ -146,11 +166,11 @@ impl LimitPolicy {
         &self,
         limit_index: usize,
         subject: &Subject<'_>,
-        secret: KeySecret,
+        context: ChargeContext<'_>,
         charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), ChargePlanError> {
         let cost = self.cost.request_cost(subject.headers)?;
-        self.add_with_cost(limit_index, cost, subject, secret, charges)
+        self.add_with_cost(limit_index, cost, subject, context, charges)
     }
 
     /// Like [`LimitPolicy::add_charges`], but ignores the cost in the request's header: for reading the
@@ -163,14 +183,19 @@ impl LimitPolicy {
         &self,
         limit_index: usize,
         subject: &Subject<'_>,
-        secret: KeySecret,
+        context: ChargeContext<'_>,
         charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), AmbiguousValue> {
-        let added = self.add_with_cost(limit_index, self.limit.cost, subject, secret, charges);
+        let added = self.add_with_cost(limit_index, self.limit.cost, subject, context, charges);
         match added {
             Err(ChargePlanError::Ambiguous(error)) => Err(error),
-            // There is no state to report for a plan that the limit blocks.
-            Ok(()) | Err(ChargePlanError::Cost { .. } | ChargePlanError::PlanBlocked) => Ok(()),
+            // There is no state to report for a caller that the limit blocks.
+            Ok(())
+            | Err(
+                ChargePlanError::Cost { .. }
+                | ChargePlanError::PlanBlocked
+                | ChargePlanError::OverrideBlocked,
+            ) => Ok(()),
         }
     }
 
@@ -179,47 +204,66 @@ impl LimitPolicy {
         limit_index: usize,
         cost: u32,
         subject: &Subject<'_>,
-        secret: KeySecret,
+        context: ChargeContext<'_>,
         charges: &mut SmallVec<[PlannedCharge; 2]>,
     ) -> Result<(), ChargePlanError> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
-            let key = Key(self.key.key(&subject, secret)?);
+            let key = Key(self.key.key(&subject, context.secret)?);
             // Two token sources may carry the same token.
             if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
-            let has_own_alone = self.tiers.is_empty() && self.plans.is_empty();
-            let quota = if has_own_alone { QuotaChoice::Own } else { self.choice(&subject)? };
-            match quota {
-                QuotaChoice::Tier(tier) if self.is_unlimited(tier) => continue,
-                QuotaChoice::Own | QuotaChoice::Tier(_) => {}
-                QuotaChoice::Plan(plan) => match self.plans[usize::from(plan)].limit {
-                    PlanLimit::Quota(_) => {}
-                    PlanLimit::Blocked if self.limit.enforce => {
-                        return Err(ChargePlanError::PlanBlocked);
-                    }
-                    PlanLimit::Unlimited | PlanLimit::Blocked => continue,
-                },
+            let quota = self.choice(key, &subject, context.overrides)?;
+            match self.limit_kind(&quota) {
+                LimitKind::Quota => {}
+                LimitKind::Blocked if self.limit.enforce => {
+                    return Err(match quota {
+                        QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
+                        _ => ChargePlanError::PlanBlocked,
+                    });
+                }
+                LimitKind::Unlimited | LimitKind::Blocked => continue,
             }
             charges.push(PlannedCharge { limit_index, key, cost, quota });
         }
         Ok(())
     }
 
+    /// What `choice` makes of the limit.
+    #[inline]
+    pub fn limit_kind(&self, choice: &QuotaChoice) -> LimitKind {
+        match choice {
+            QuotaChoice::Tier(tier) if self.is_unlimited(*tier) => LimitKind::Unlimited,
+            QuotaChoice::Own | QuotaChoice::Tier(_) => LimitKind::Quota,
+            QuotaChoice::Plan(plan) => self.plans[usize::from(*plan)].limit.kind(),
+            QuotaChoice::Override(applied) => applied.limit.kind(),
+        }
+    }
+
     /// The limit with the quota of `choice`; with its own if `choice` has none.
-    pub fn limit_with(&self, choice: QuotaChoice) -> &Arc<Limit> {
+    pub fn limit_with<'a>(&'a self, choice: &'a QuotaChoice) -> &'a Arc<Limit> {
         let other = match choice {
             QuotaChoice::Own => None,
             QuotaChoice::Tier(tier) => {
-                self.tiers.get(usize::from(tier)).and_then(|tier| tier.limit.as_ref())
+                self.tiers.get(usize::from(*tier)).and_then(|tier| tier.limit.as_ref())
             }
-            QuotaChoice::Plan(plan) => match self.plans.get(usize::from(plan)) {
+            QuotaChoice::Plan(plan) => match self.plans.get(usize::from(*plan)) {
                 Some(PlanTier { limit: PlanLimit::Quota(limit), .. }) => Some(limit),
                 _ => None,
             },
+            QuotaChoice::Override(applied) => match &applied.limit {
+                PlanLimit::Quota(limit) => Some(limit),
+                PlanLimit::Unlimited | PlanLimit::Blocked => None,
+            },
         };
         other.unwrap_or(&self.limit)
+    }
+
+    /// True for the candidate of another limit.
+    pub fn is_candidate(&self) -> bool {
+        // Only the names of candidates have this character.
+        self.limit.name().contains('~')
     }
 
     /// True if the limit does not apply to callers in the tier with index `tier`.
@@ -227,12 +271,41 @@ impl LimitPolicy {
         self.tiers.get(usize::from(tier)).is_some_and(|tier| tier.limit.is_none())
     }
 
-    /// The quota that applies to `subject`: its plan's, its tier's, or the limit's own.
-    fn choice(&self, subject: &Subject<'_>) -> Result<QuotaChoice, AmbiguousValue> {
-        let plan = subject.consumer.and_then(|consumer| consumer.plan);
-        let plan = plan.and_then(|plan| self.plans.iter().position(|tier| *tier.plan == *plan));
-        if let Some(plan) = plan.and_then(|index| u16::try_from(index).ok()) {
-            return Ok(QuotaChoice::Plan(plan));
+    /// The quota that applies to `subject`, whose key is `key`: that of an override, its plan's, its tier's, or the
+    /// limit's own.
+    #[inline]
+    fn choice(
+        &self,
+        key: Key,
+        subject: &Subject<'_>,
+        overrides: Option<&OverridesAt>,
+    ) -> Result<QuotaChoice, AmbiguousValue> {
+        if let Some(overrides) = overrides
+            && let Some(applied) = overrides.find(self, key, subject.consumer)
+        {
+            return Ok(QuotaChoice::Override(applied));
+        }
+        if self.tiers.is_empty() && self.plans.is_empty() {
+            return Ok(QuotaChoice::Own);
+        }
+        self.configured_choice(subject)
+    }
+
+    /// The quota of the plan of `consumer`, if its plan has one for the limit.
+    pub fn plan_choice(&self, consumer: Option<Consumer<'_>>) -> Option<QuotaChoice> {
+        let plan = consumer?.plan?;
+        let index = self.plans.iter().position(|tier| *tier.plan == *plan)?;
+        u16::try_from(index).ok().map(QuotaChoice::Plan)
+    }
+
+    /// The quota that the configuration gives `subject`.
+    ///
+    /// # Errors
+    ///
+    /// A part that a tier compares is ambiguous.
+    fn configured_choice(&self, subject: &Subject<'_>) -> Result<QuotaChoice, AmbiguousValue> {
+        if let Some(choice) = self.plan_choice(subject.consumer) {
+            return Ok(choice);
         }
         for (index, tier) in self.tiers.iter().enumerate() {
             if tier.matches.includes(subject)? {
@@ -240,6 +313,27 @@ impl LimitPolicy {
             }
         }
         Ok(QuotaChoice::Own)
+    }
+}
+
+/// A [`PlanLimit`] without its limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LimitKind {
+    /// A quota applies.
+    Quota,
+    /// The limit does not apply.
+    Unlimited,
+    /// The limit admits no request.
+    Blocked,
+}
+
+impl PlanLimit {
+    fn kind(&self) -> LimitKind {
+        match self {
+            Self::Quota(_) => LimitKind::Quota,
+            Self::Unlimited => LimitKind::Unlimited,
+            Self::Blocked => LimitKind::Blocked,
+        }
     }
 }
 

@@ -27,30 +27,71 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota
 
 /// The quota of `limit` with `number` units. Faulty settings are replaced so that later checks still work.
 fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
-    let window = limit.window.millis();
-    let algorithm = match limit.algorithm {
-        config::AlgorithmConfig::SlidingWindow => {
-            let resolution = limit.resolution();
-            let resolution = if divides(window, resolution) { resolution } else { 1 };
-            Algorithm::SlidingWindow { resolution, strict: limit.strict }
-        }
-        config::AlgorithmConfig::SlidingLog => Algorithm::SlidingLog,
-        config::AlgorithmConfig::FixedWindow => Algorithm::FixedWindow,
-        config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
-        config::AlgorithmConfig::LeakyBucket => {
-            Algorithm::LeakyBucket { max_wait: max_wait(limit, number) }
-        }
-        config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,
-    };
-    Quota::new(number, window, algorithm)
+    QuotaShape::of(limit).with_units(number)
 }
 
-/// The longest delay, in ms, of a leaky bucket of `number` units.
-fn max_wait(limit: &config::LimitConfig, number: u32) -> u32 {
-    let wait = limit.max_wait.unwrap_or(limit.window).millis();
-    let window = limit.window.millis();
-    let queue = limit.max_queue.map_or(u64::MAX, |max| queue_wait(max, window, number.into()));
-    u32::try_from(wait.min(queue)).unwrap_or(u32::MAX)
+/// A quota without its number of units: makes the quotas of plans, tiers and overrides.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaShape {
+    /// In ms.
+    window: u64,
+    /// The algorithm; of a leaky bucket with the longest delay that is configured.
+    algorithm: Algorithm,
+    /// The configured `max_queue`, for a leaky bucket.
+    max_queue: Option<u32>,
+}
+
+impl QuotaShape {
+    /// The shape of the quotas of `limit`. Faulty settings are replaced so that later checks still work.
+    pub(super) fn of(limit: &config::LimitConfig) -> Self {
+        let window = limit.window.millis();
+        let algorithm = match limit.algorithm {
+            config::AlgorithmConfig::SlidingWindow => {
+                let resolution = limit.resolution();
+                let resolution = if divides(window, resolution) { resolution } else { 1 };
+                Algorithm::SlidingWindow { resolution, strict: limit.strict }
+            }
+            config::AlgorithmConfig::SlidingLog => Algorithm::SlidingLog,
+            config::AlgorithmConfig::FixedWindow => Algorithm::FixedWindow,
+            config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
+            config::AlgorithmConfig::LeakyBucket => {
+                let wait = limit.max_wait.unwrap_or(limit.window).millis();
+                Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
+            }
+            config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,
+        };
+        Self { window, algorithm, max_queue: limit.max_queue }
+    }
+
+    /// The quota with `number` units.
+    pub fn with_units(&self, number: u32) -> Quota {
+        let algorithm = match self.algorithm {
+            Algorithm::LeakyBucket { max_wait } => {
+                let queue = self
+                    .max_queue
+                    .map_or(u64::MAX, |max| queue_wait(max, self.window, number.into()));
+                let wait = u64::from(max_wait).min(queue);
+                Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
+            }
+            other => other,
+        };
+        Quota::new(number, self.window, algorithm)
+    }
+
+    /// The largest number of units that can be counted exactly with the settings of `quota`.
+    pub fn max_units(&self, quota: &Quota) -> u64 {
+        MAX_QUOTA_MILLIS / counted_millis(quota).max(1)
+    }
+}
+
+/// Counters store each unit of the quota multiplied by this number of ms.
+fn counted_millis(quota: &Quota) -> u64 {
+    match quota.algorithm {
+        Algorithm::SlidingWindow { .. } => quota.sub_window(),
+        Algorithm::TokenBucket => quota.window,
+        Algorithm::LeakyBucket { max_wait } => quota.window.max(max_wait.into()),
+        Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Concurrency => 1,
+    }
 }
 
 /// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last one if all arrive
@@ -66,22 +107,17 @@ fn check_precision(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
     if !section.can_read(&QUOTA_KEYS) {
         return;
     }
-    // Counters store each unit of the quota multiplied by this number of ms.
-    let (millis, alternative): (u64, _) = match quota.algorithm {
-        Algorithm::SlidingWindow { .. } => {
-            (quota.sub_window(), "shorter sub-windows (a higher resolution)")
-        }
-        Algorithm::TokenBucket => (quota.window, "a shorter window"),
-        Algorithm::LeakyBucket { max_wait } => {
-            (quota.window.max(max_wait.into()), "a shorter window and max_wait")
-        }
+    let alternative = match quota.algorithm {
+        Algorithm::SlidingWindow { .. } => "shorter sub-windows (a higher resolution)",
+        Algorithm::TokenBucket => "a shorter window",
+        Algorithm::LeakyBucket { .. } => "a shorter window and max_wait",
         Algorithm::SlidingLog => {
             check_log(section, at, quota);
-            (1, "")
+            ""
         }
-        Algorithm::FixedWindow | Algorithm::Concurrency => (1, ""),
+        Algorithm::FixedWindow | Algorithm::Concurrency => "",
     };
-    let max = MAX_QUOTA_MILLIS / millis;
+    let max = MAX_QUOTA_MILLIS / counted_millis(quota);
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
         at.fault(what, &format!("at most {max}, or {alternative}"));

@@ -133,11 +133,11 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     fn a_tier_is_the_limit_with_another_quota() {
         let snapshot = compile(&tier("header:x-plan", "[gold]", 50)).unwrap();
         let policy = &snapshot.limits[0];
-        let (base, gold) = (&policy.limit, policy.limit_with(QuotaChoice::Tier(0)));
+        let (base, gold) = (&policy.limit, policy.limit_with(&QuotaChoice::Tier(0)));
         assert_eq!((base.quota.limit, gold.quota.limit), (5, 50));
         assert_eq!(base.identity, gold.identity, "both share one counter");
-        assert_eq!(policy.limit_with(QuotaChoice::Own).quota.limit, 5);
-        assert_eq!(policy.limit_with(QuotaChoice::Tier(7)).quota.limit, 5, "no such tier");
+        assert_eq!(policy.limit_with(&QuotaChoice::Own).quota.limit, 5);
+        assert_eq!(policy.limit_with(&QuotaChoice::Tier(7)).quota.limit, 5, "no such tier");
     }
 
     #[test]
@@ -148,7 +148,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
             for policy in &snapshot.routes[0].limits {
                 assert!(policy.tiers[0].limit.is_none(), "{limit}");
                 assert_eq!(
-                    policy.limit_with(QuotaChoice::Tier(0)).name(),
+                    policy.limit_with(&QuotaChoice::Tier(0)).name(),
                     policy.limit.name(),
                     "{limit}"
                 );

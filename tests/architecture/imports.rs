@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 17] = [
+const LEAVES: [&str; 18] = [
     "auth",
     "balance",
     "compress",
@@ -15,6 +15,7 @@ const LEAVES: [&str; 17] = [
     "http1",
     "identity",
     "limit",
+    "overrides",
     "redis",
     "route",
     "store",
@@ -27,7 +28,7 @@ const LEAVES: [&str; 17] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 64] = [
+const ALLOWED: [(&str, &str, &str); 70] = [
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
@@ -35,6 +36,12 @@ const ALLOWED: [(&str, &str, &str); 64] = [
     ("auth", "limit", "a limit bounds the failures of an address"),
     ("auth", "secret", "verified credentials are hashed under a secret of the process"),
     ("auth", "tls", "a client certificate names a consumer"),
+    ("overrides", "clock", "an override ends at a `StoreTime`"),
+    ("overrides", "config", "it checks the texts of a file, whose quotas are those of plans"),
+    ("overrides", "file", "overrides may be in a file"),
+    ("overrides", "limit", "a key of a limit is a target"),
+    ("overrides", "redis", "it opens its own connection to the servers of the store"),
+    ("overrides", "secret", "a file has the secret under which its keys were hashed"),
     ("config", "tls", "the part of a certificate that names a consumer is its type"),
     ("template", "identity", "the consumer and its plan are variables"),
     (
@@ -124,6 +131,8 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
         &[
             "auth",
             "balance",
+            // An override ends at a time.
+            "clock",
             "compress",
             "config",
             "connection_state",
@@ -131,6 +140,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "http1",
             "identity",
             "limit",
+            "overrides",
             "route",
             "sensitive",
             "template",
@@ -140,7 +150,20 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "upstream",
         ],
     ),
-    ("respond", &["clock", "error", "http1", "limit", "plan", "snapshot", "throttle", "upstream"]),
+    (
+        "respond",
+        &[
+            "clock",
+            "error",
+            "http1",
+            "limit",
+            "overrides",
+            "plan",
+            "snapshot",
+            "throttle",
+            "upstream",
+        ],
+    ),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
     ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
@@ -152,7 +175,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "snapshot", "store",
         ],
     ),
-    ("live", &["auth", "snapshot"]),
+    ("live", &["auth", "overrides", "snapshot"]),
     ("reload", &["auth", "config", "file", "gateway", "snapshot", "tls", "trace"]),
     (
         "gateway",
@@ -171,6 +194,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "live",
             "metrics",
             "mix",
+            "overrides",
             "plan",
             "respond",
             "route",
@@ -225,6 +249,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "identity",
             "limit",
             "metrics",
+            "overrides",
             "redis",
             "reload",
             "sensitive",
@@ -248,6 +273,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "handover",
             "live",
             "metrics",
+            "overrides",
             // For the name of the process in `Via`.
             "plan",
             "redis",
@@ -279,6 +305,7 @@ const CLI: (&str, &[&str]) = (
         "http1",
         "identity",
         "limit",
+        "overrides",
         "plan",
         "replay",
         "respond",

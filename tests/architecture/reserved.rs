@@ -17,8 +17,9 @@ struct Reserved {
 const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "redis",
-        only: &["src/redis/", "src/redis.rs", "src/throttle/redis.rs"],
-        why: "`redis` makes the calls of decisions, and one file of `throttle` exchanges filters",
+        only: &["src/redis/", "src/redis.rs", "src/throttle/redis.rs", "src/overrides/redis.rs"],
+        why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters, and one of `overrides` \
+              shares overrides",
     },
     Reserved {
         path: "reqwest",

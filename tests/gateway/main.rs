@@ -113,6 +113,8 @@ mod http2_drain;
 mod http2_flood;
 /// Targets with names: DNS.
 mod names;
+/// Quotas that operators set at run time.
+mod overrides;
 /// Health checks of targets.
 mod probes;
 /// The PROXY protocol, from load balancers and to upstreams.

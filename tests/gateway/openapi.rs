@@ -117,7 +117,9 @@ fn every_request_is_described_and_no_other_is_answered() {
 
 #[test]
 fn responses_are_valid() {
-    let gateway = Gateway::start(RULES);
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("overrides.yaml");
+    let gateway = Gateway::start(&format!("overrides: {{file: '{}'}}\n{RULES}", file.display()));
     let document = document(&gateway);
     for _ in 0..4 {
         get(gateway.address(), "/", "Authorization: a\r\n");
@@ -152,6 +154,24 @@ fn responses_are_valid() {
         let described = operation["responses"]["400"]["description"].as_str().unwrap_or_default();
         assert!(described.contains("`hash` together with `key` or `client_ip`"), "{described}");
     }
+    let body = r#"{"limit": "calls", "key": "a", "quota": 7, "reason": "launch"}"#;
+    exchange("PUT", "/api/overrides", "", body, 200);
+    exchange("GET", limit, "?key=a", "", 200);
+    exchange("GET", "/api/overrides", "?count=1", "", 200);
+    exchange("GET", "/api/overrides", "?count=0", "", 400);
+    exchange("PUT", "/api/overrides", "", "{}", 400);
+    exchange("PUT", "/api/overrides", "", r#"{"limit":"a","plan":"b","quota":1}"#, 404);
+    let listed = ask(&gateway, "GET", "/api/overrides", "").json();
+    let id = listed["overrides"][0]["id"].as_str().expect("an id");
+    let own = "/api/overrides/{id}";
+    for (id, status) in [(id, 204), (id, 404), ("1", 400)] {
+        let response = ask(&gateway, "DELETE", &own.replace("{id}", id), "");
+        assert_eq!(response.status, status, "{}", response.text());
+        check(&document, own, "DELETE", &response);
+    }
+    std::fs::write(&file, "overrides: 7").expect("a file");
+    exchange("PUT", "/api/overrides", "", body, 409);
+    std::fs::remove_file(&file).expect("the file");
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"on\"}", 200);
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"open\"}", 400);
     exchange("PUT", "/api/log_level", "", "{\"level\": \"loud\"}", 400);
@@ -161,7 +181,9 @@ fn responses_are_valid() {
     exchange("GET", "/api/state", "", "", 200);
     let level = ask(&gateway, "GET", "/api/log_level", "");
     check(&document, "/api/log_level", "GET", &level);
-    checked.extend(["GET /api/log_level".to_owned(), "GET /api/events".to_owned()]);
+    checked.extend(
+        ["GET /api/log_level", "GET /api/events", "DELETE /api/overrides/{id}"].map(str::to_owned),
+    );
     for (path, operations) in document["paths"].as_object().expect("paths") {
         for method in operations.as_object().expect("operations").keys() {
             let name = format!("{} {path}", method.to_ascii_uppercase());

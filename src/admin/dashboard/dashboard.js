@@ -44,7 +44,8 @@ function badge(element, kind, label) {
   text(element, label);
 }
 
-// Fills a table; rows stay, so that a selection survives. A cell is text, or {text, kind} for a badge.
+// Fills a table; rows stay, so that a selection survives. A cell is text, {text, kind} for a badge, or {text, click} for a
+// button.
 function fill(table, rows) {
   const body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells];
@@ -59,8 +60,15 @@ function fill(table, rows) {
         cell.dataset.label = heads[index].textContent;
         cell.append(create("span"));
       }
+      if (value.click && cell.firstChild.tagName !== "BUTTON") {
+        cell.firstChild.replaceWith(create("button"));
+        cell.firstChild.type = "button";
+      }
       const content = cell.firstChild;
-      if (typeof value === "string") text(content, value);
+      if (value.click) {
+        text(content, value.text);
+        content.onclick = () => value.click(content);
+      } else if (typeof value === "string") text(content, value);
       else if (value.kind) badge(content, value.kind, value.text);
       else {
         content.className = value.className;
@@ -212,6 +220,7 @@ function update(state) {
   responses.draw(samples.map((sample) => sample.responses));
   latency.draw(samples.map((sample) => sample.latency));
   showLimits(state, perSecond);
+  showOverrides(state);
   showThrottle(state.throttle);
   showUpstreams(state);
   showStore(state.store, perSecond);
@@ -297,6 +306,74 @@ function showStore(store, perSecond) {
       count(server.calls),
     ];
   }));
+}
+
+// The version of the overrides that are shown, with the number that have not ended: both may change.
+let shownOverrides = "";
+
+async function showOverrides(state) {
+  const { place, version, in_force: inForce } = state.overrides;
+  $("override-form").hidden = place === "none";
+  text($("override-place"), place === "none"
+    ? "Overrides cannot be set: this gateway has neither store.redis nor overrides.file."
+    : `Kept in ${place === "redis" ? "Redis, for all gateways" : "the file of overrides.file"}.`);
+  const limits = $("override-limits");
+  const names = state.limits.map((limit) => limit.name);
+  if ([...limits.children].map((option) => option.value).join() !== names.join()) {
+    limits.replaceChildren(...names.map((name) => Object.assign(create("option"), { value: name })));
+  }
+  const shown = `${version} ${inForce}`;
+  if (shown === shownOverrides) return;
+  shownOverrides = shown;
+  try {
+    const response = await fetch("/api/overrides?count=200", { headers: headers() });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    listOverrides(await response.json());
+  } catch (error) {
+    shownOverrides = "";
+    console.warn(error);
+  }
+}
+
+function listOverrides({ overrides, total }) {
+  fill($("overrides"), overrides.map((own) => [
+    own.limit,
+    own.consumer !== null ? `consumer ${own.consumer}` : own.plan !== null ? `plan ${own.plan}` : `key ${own.hash}`,
+    own.quota,
+    own.until_ms === null ? "lifted" : new Date(own.until_ms).toLocaleString(),
+    own.reason,
+    own.in_force ? { kind: "good", text: "in force" } : { kind: "warn", text: own.fault ?? "ended" },
+    { text: "Lift", click: (button) => lift(own.id, button) },
+  ]));
+  text($("overrides-omitted"), total > overrides.length ? `${count(total - overrides.length)} more: /api/overrides` : "");
+}
+
+// Sends a change of the overrides, and shows the error if it was refused.
+async function changeOverrides(path, options, button) {
+  button.disabled = true;
+  try {
+    const response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
+    const problem = response.ok ? null : await response.json();
+    text($("override-error"), problem ? [problem.detail, ...(problem.faults ?? [])].join(" ") : "");
+    shownOverrides = "";
+    return response.ok;
+  } catch {
+    text($("override-error"), "The gateway does not answer.");
+    return false;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+const lift = (id, button) => changeOverrides(`/api/overrides/${id}`, { method: "DELETE" }, button);
+
+async function setOverride(form) {
+  const value = (id) => $(`override-${id}`).value.trim();
+  const body = { limit: value("limit"), [value("kind")]: value("target"), reason: value("reason") };
+  body.quota = /^[0-9]+$/.test(value("quota")) ? Number(value("quota")) : value("quota");
+  if (value("until")) body.until = new Date(value("until")).toISOString();
+  const options = { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  if (await changeOverrides("/api/overrides", options, form.querySelector("button"))) form.reset();
 }
 
 function showConfiguration(state) {
@@ -400,6 +477,10 @@ async function setMode(mode) {
 for (const button of document.querySelectorAll("[data-mode]")) {
   button.addEventListener("click", () => setMode(button.dataset.mode));
 }
+$("override-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setOverride(event.target);
+});
 $("login").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, $("token").value.trim());

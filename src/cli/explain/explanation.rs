@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::caller::ExplainedCaller;
 use super::chosen_target::chosen_target;
-use super::limit_explanation::{LimitCharge, LimitExplanation, SECRET, charge, limit_charges};
+use super::limit_explanation::{LimitCharge, LimitExplanation, charge, limit_charges};
+use super::overridden::{ExplainedOverrides, OverrideExplanation};
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
 use crate::balance::TargetKey;
@@ -54,6 +55,9 @@ pub(super) struct Explanation {
     /// The consumer's plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
+    /// The overrides that apply to the request.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrides: Vec<OverrideExplanation>,
     /// The limits that apply to the request.
     limits: Vec<LimitExplanation>,
     /// Names of the route's limits in which the caller has an unlimited tier.
@@ -106,10 +110,11 @@ impl Explanation {
         snapshot: &Snapshot,
         request: &Request,
         caller: ExplainedCaller<'_>,
+        overrides: &ExplainedOverrides,
         now: StoreTime,
     ) -> Self {
         let mut explanation = Self { decision: Admission::NotChecked.label(), ..Self::default() };
-        if let Err(error) = explanation.trace(snapshot, request, caller, now) {
+        if let Err(error) = explanation.trace(snapshot, request, (caller, overrides), now) {
             let route = explanation.route_index.map(|index| &*snapshot.routes[index]);
             explanation.set_refusal(&error, &[], route);
         }
@@ -121,7 +126,7 @@ impl Explanation {
         &mut self,
         snapshot: &Snapshot,
         request: &Request,
-        caller: ExplainedCaller<'_>,
+        (caller, overrides): (ExplainedCaller<'_>, &ExplainedOverrides),
         now: StoreTime,
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
@@ -139,8 +144,9 @@ impl Explanation {
             via: None,
             redirect_https: listener.and_then(|listener| listener.redirect_https),
             certificate: certificate.as_ref(),
-            key_secret: SECRET,
-            throttle_secret: has_throttle.then_some(SECRET),
+            key_secret: overrides.secret,
+            throttle_secret: has_throttle.then_some(overrides.secret),
+            overrides: overrides.at.clone(),
         };
         let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
         if client.is_none() {
@@ -176,6 +182,11 @@ impl Explanation {
         };
         let consumer = owned.as_ref();
         self.set_consumer(consumer.map(OwnedConsumer::view));
+        let (prefix, view) = (snapshot.identity.ipv6_prefix, consumer.map(OwnedConsumer::view));
+        let found = attributes
+            .with_consumer(route, prefix, view, |subject| overrides.of_route(route, subject));
+        // An ambiguous part is reported with the decision.
+        self.overrides = found.unwrap_or_default();
         let routed = routed(snapshot, route, head, &attributes, request.scheme(), consumer);
         self.changes.add_response(routed);
         let is_denied = matches!(
@@ -187,12 +198,18 @@ impl Explanation {
         if let Some(error) = unauthenticated {
             return Err(plan.refused_after_throttle.take().unwrap_or(error));
         }
-        let (prefix, consumer) = (snapshot.identity.ipv6_prefix, consumer.map(OwnedConsumer::view));
-        let limits = attributes.with_consumer(route, prefix, consumer, |subject| {
+        let consumer = consumer.map(OwnedConsumer::view);
+        let charges = attributes.with_consumer(route, prefix, consumer, |subject| {
             if route.auth.is_some() {
-                plan.complete(route, subject, SECRET)?;
+                plan.complete(route, subject, overrides.secret)?;
             }
-            limit_charges(route, subject, &plan.charges)
+            Ok(std::mem::take(&mut plan.charges))
+        });
+        let charges = charges.inspect_err(|error| {
+            self.decision = plan::refused_admission(error).label();
+        })?;
+        let limits = attributes.with_consumer(route, prefix, consumer, |subject| {
+            limit_charges(route, subject, &charges, overrides.secret)
         });
         let limits = limits.inspect_err(|error| {
             self.decision = plan::refused_admission(error).label();
@@ -387,12 +404,21 @@ impl Explanation {
             let plan = self.plan.as_ref().map_or(String::new(), |plan| format!(", plan {plan}"));
             writeln!(out, "consumer   {consumer}{plan}")?;
         }
+        for own in &self.overrides {
+            own.print(out)?;
+        }
         for limit in &self.limits {
             limit.print(out)?;
         }
         let tier = if self.plan.is_some() { "tier or plan" } else { "tier" };
         for name in &self.unlimited {
-            writeln!(out, "limit      {name}: not counted, the caller is in an unlimited {tier}")?;
+            let is_overridden = self.overrides.iter().any(|own| own.limit == *name);
+            let reason = if is_overridden {
+                "by an override".to_owned()
+            } else {
+                format!("the caller is in an unlimited {tier}")
+            };
+            writeln!(out, "limit      {name}: not counted, {reason}")?;
         }
         if self.throttle {
             writeln!(out, "throttle   while throttling, only active users are admitted")?;

@@ -13,9 +13,6 @@ use crate::respond::LimitReport;
 use crate::snapshot::{PlannedCharge, QuotaChoice, Route};
 use crate::store::memory::MemoryStore;
 
-/// A fixed secret: no hash leaves this process.
-pub(super) const SECRET: KeySecret = KeySecret(0, 0);
-
 /// The decision of one limit.
 #[derive(Serialize)]
 pub(super) struct LimitExplanation {
@@ -64,22 +61,23 @@ impl LimitCharge<'_> {
 pub(super) fn limit_charges<'s>(
     route: &'s Route,
     subject: &Subject<'_>,
-    charges: &[PlannedCharge],
+    charges: &'s [PlannedCharge],
+    secret: KeySecret,
 ) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
     let mut limits = Vec::new();
     for planned in charges {
         let Some(charge) = plan::charge_for(route, planned) else { continue };
         let key = &route.limits[usize::from(planned.limit_index)].key;
         for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
-            let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
+            let hashed = key.key(&subject, secret).map_err(GatewayError::Ambiguous)?;
             if Key(hashed) == planned.key {
                 let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
                 let policy = &route.limits[usize::from(planned.limit_index)];
-                let (tier, plan) = match planned.quota {
-                    QuotaChoice::Own => (None, None),
-                    QuotaChoice::Tier(index) => (Some(index), None),
+                let (tier, plan) = match &planned.quota {
+                    QuotaChoice::Own | QuotaChoice::Override(_) => (None, None),
+                    QuotaChoice::Tier(index) => (Some(*index), None),
                     QuotaChoice::Plan(index) => {
-                        (None, policy.plans.get(usize::from(index)).map(|tier| &*tier.plan))
+                        (None, policy.plans.get(usize::from(*index)).map(|tier| &*tier.plan))
                     }
                 };
                 let outcome = Outcome::NotCharged;

@@ -413,7 +413,7 @@ routes:
     let part = "client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
-               upstreams, limits, auth, consumers, plans, throttle, routes";
+               upstreams, limits, auth, consumers, plans, overrides, throttle, routes";
     let route = "name, match, upstream, redirect, respond, status, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
                  error_bodies, compress, mirror";

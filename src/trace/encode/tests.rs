@@ -41,6 +41,7 @@ fn summary() -> RequestSummary {
         protocol: "HTTP/2",
         host: "[::1]:8443".into(),
         client: Some("192.0.2.7".parse().unwrap()),
+        consumer: Some("acme".into()),
         route: Some(("items".into(), "/items/{id}".into())),
         status: Some(200),
         limit: "admitted",

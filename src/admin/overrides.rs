@@ -1,0 +1,321 @@
+//! `GET /api/overrides` lists the overrides, `PUT` sets one, `DELETE /api/overrides/{id}` lifts it. Keys of callers are
+//! neither returned nor logged, only their hashes: they may be tokens.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{
+        Path, RawQuery, State,
+        rejection::{BytesRejection, PathRejection},
+    },
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    AdminContext,
+    caller::{caller_key, parse_query},
+    problem::{problem, rejected_body},
+};
+use crate::{
+    clock::StoreTime,
+    gateway::Shared,
+    overrides::{
+        Changed, MAX_REASON, Override, OverrideChange, OverrideError, OverrideId, OverrideTarget,
+        parse_request,
+    },
+    snapshot::AppliedOverride,
+};
+
+/// The number of overrides in a list, unless `count` asks for fewer.
+const MAX_LISTED: usize = 1_000;
+
+/// Overrides, in the order of their ids.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct OverrideList {
+    overrides: Vec<OverrideDescription>,
+    /// The number of all overrides.
+    total: usize,
+    /// The id to pass as `after` for the next ones; null if these are the last.
+    next: Option<String>,
+    /// Where they are kept: `redis`, `file`, or `none` if they cannot be set.
+    #[schemars(extend("enum" = ["redis", "file", "none"]))]
+    place: &'static str,
+}
+
+/// An override.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct OverrideDescription {
+    /// Derived from the limit and the target, so it stays the same.
+    id: String,
+    limit: Box<str>,
+    /// The consumer that it applies to, or null.
+    consumer: Option<Box<str>>,
+    /// The plan that it applies to, or null.
+    plan: Option<Box<str>>,
+    /// The hash of the key that it applies to, or null.
+    hash: Option<String>,
+    /// A number, a rate such as `5000/1m`, `unlimited` or `blocked`.
+    quota: String,
+    /// When it ends, in ms since the epoch; null: it has no end.
+    until_ms: Option<u64>,
+    reason: Box<str>,
+    /// Who set it.
+    by: Box<str>,
+    /// When it was set, in ms since the epoch.
+    set_at_ms: Option<u64>,
+    /// True if it applies now.
+    in_force: bool,
+    /// Why it does not apply with this gateway's configuration; null if it does.
+    fault: Option<String>,
+}
+
+/// The body of `PUT /api/overrides`: a limit, one target, and a quota.
+#[derive(JsonSchema, Serialize)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct NewOverride {
+    /// The name of a limit.
+    limit: String,
+    /// A consumer as the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer: Option<String>,
+    /// All consumers of a plan as the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<String>,
+    /// A caller as the target, by the values of the limit's key: a text, or one for each part of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "key_schema")]
+    key: Option<Value>,
+    /// The client's address, if all values of `key` that identify a caller are empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_ip: Option<String>,
+    /// A caller as the target, by the hash of its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9A-Fa-f]{32}$"))]
+    hash: Option<String>,
+    /// A number, or a number with the limit's own window such as `5000/1m`, `unlimited` or `blocked`.
+    #[schemars(schema_with = "quota_schema")]
+    quota: Value,
+    /// When it ends, such as `2026-12-01T00:00:00Z`, or a date; without it, it has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+    /// Why, for the log and the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_REASON))]
+    reason: Option<String>,
+}
+
+fn key_schema(_: &mut SchemaGenerator) -> Schema {
+    let text = json!({ "type": "string" });
+    json_schema!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": 32 }] })
+}
+
+fn quota_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "oneOf": [
+            { "type": "integer", "minimum": 1, "maximum": u32::MAX },
+            { "type": "string", "pattern": "^([0-9]+(/[0-9]+(ms|s|m|h|d))?|unlimited|blocked)$" },
+        ]
+    })
+}
+
+/// Lists the overrides.
+pub(super) async fn list(
+    State(context): State<AdminContext>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let page = match parse_page(query.as_deref().unwrap_or_default()) {
+        Ok(page) => page,
+        Err(detail) => return problem(StatusCode::BAD_REQUEST, &detail, &[]),
+    };
+    let shared = &context.shared;
+    let set = shared.overrides.set();
+    let now = shared.clock.store_time();
+    let mut rest = set.after(page.after);
+    let overrides: Vec<OverrideDescription> =
+        rest.by_ref().take(page.count).map(|(_, own)| describe(own, shared, now)).collect();
+    let next = rest.next().and_then(|_| overrides.last().map(|last| last.id.clone()));
+    let (total, place) = (set.len(), shared.override_store.label());
+    let list = OverrideList { overrides, total, next, place };
+    ([(header::CACHE_CONTROL, "no-store")], Json(list)).into_response()
+}
+
+/// The part of the list that a query asks for.
+#[derive(Debug, Eq, PartialEq)]
+struct Page {
+    after: Option<OverrideId>,
+    count: usize,
+}
+
+fn parse_page(query: &str) -> Result<Page, String> {
+    let mut page = Page { after: None, count: MAX_LISTED };
+    for (name, value) in parse_query(query)? {
+        match name.as_str() {
+            "after" => {
+                let id = OverrideId::parse(&value);
+                page.after = Some(id.ok_or("`after` is no id; expected `next` of another list")?);
+            }
+            "count" => {
+                let count = value.parse().ok().filter(|count| (1..=MAX_LISTED).contains(count));
+                page.count = count
+                    .ok_or_else(|| format!("`count` is malformed; expected 1 to {MAX_LISTED}"))?;
+            }
+            _ => return Err("unknown parameter; expected `after` or `count`".to_owned()),
+        }
+    }
+    Ok(page)
+}
+
+/// Sets an override, instead of the one of the same limit and target.
+pub(super) async fn set(
+    State(context): State<AdminContext>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(rejected) => return rejected_body(&rejected),
+    };
+    let shared = &context.shared;
+    let new = match requested(&body, shared) {
+        Ok(new) => new,
+        Err((status, detail)) => return problem(status, &detail, &[]),
+    };
+    match shared.override_store.change(OverrideChange::Set(new.clone())).await {
+        Ok(changed) => {
+            let before = before_text(&changed);
+            apply(shared, changed);
+            tracing::info!(
+                by = &*new.by, before, after = %new, reason = &*new.reason, "an override was set"
+            );
+            Json(describe(&new, shared, shared.clock.store_time())).into_response()
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Lifts an override.
+pub(super) async fn lift(
+    State(context): State<AdminContext>,
+    id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let id = id.ok().and_then(|Path(id)| OverrideId::parse(&id));
+    let Some(id) = id else {
+        let detail =
+            "the path has no id of an override; expected 32 hexadecimal digits in lower case";
+        return problem(StatusCode::BAD_REQUEST, detail, &[]);
+    };
+    let shared = &context.shared;
+    match shared.override_store.change(OverrideChange::Lift(id)).await {
+        Ok(changed) => {
+            let before = before_text(&changed);
+            apply(shared, changed);
+            tracing::info!(by = OPERATOR, before, after = "none", "an override was lifted");
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Who makes changes: the admin API has one token, which has no name.
+const OPERATOR: &str = "admin";
+
+fn before_text(changed: &Changed) -> String {
+    changed.before.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)
+}
+
+/// Applies a change at this gateway at once.
+fn apply(shared: &Shared, changed: Changed) {
+    if let Some(set) = changed.set {
+        shared.overrides.replace(set, &shared.live);
+    }
+}
+
+/// The override that a body asks for, or the status and detail of the error.
+fn requested(body: &[u8], shared: &Shared) -> Result<Override, (StatusCode, String)> {
+    let bad = |detail: String| (StatusCode::BAD_REQUEST, detail);
+    let requested = parse_request(body).map_err(bad)?;
+    let snapshot = shared.live.snapshot();
+    let named = snapshot.limits.iter().find(|policy| policy.limit.name() == &*requested.own.limit);
+    let Some(policy) = named else {
+        let detail = "no limit has this name; expected one that /api/limits lists";
+        return Err((StatusCode::NOT_FOUND, detail.to_owned()));
+    };
+    let now = shared.clock.store_time();
+    let mut own = Override { by: OPERATOR.into(), set_at: Some(now), ..requested.own };
+    if let Some(key) = &requested.key {
+        let values: Vec<&str> = key.values.iter().map(String::as_str).collect();
+        let secret = shared.store.key_secret();
+        let key = caller_key(&values, key.client_ip.as_deref(), policy, &snapshot, secret);
+        own.target = OverrideTarget::Key(key.map_err(bad)?);
+    }
+    if own.until.is_some_and(|until| until <= now) {
+        return Err(bad("`until` has passed; expected a later time".to_owned()));
+    }
+    let own = Arc::new(own);
+    AppliedOverride::new(&own, policy).map_err(|fault| bad(format!("`quota` is {fault}")))?;
+    Ok(Arc::unwrap_or_clone(own))
+}
+
+pub(super) fn describe(own: &Override, shared: &Shared, now: StoreTime) -> OverrideDescription {
+    let fault = shared.overrides.fault_of(own.id());
+    let (mut consumer, mut plan, mut hash) = (None, None, None);
+    match &own.target {
+        OverrideTarget::Consumer(name) => consumer = Some(name.clone()),
+        OverrideTarget::Plan(name) => plan = Some(name.clone()),
+        OverrideTarget::Key(key) => hash = Some(format!("{:032x}", key.0)),
+    }
+    OverrideDescription {
+        id: own.id().to_string(),
+        limit: own.limit.clone(),
+        consumer,
+        plan,
+        hash,
+        quota: own.quota.to_string(),
+        until_ms: own.until.map(StoreTime::as_unix_ms),
+        reason: own.reason.clone(),
+        by: own.by.clone(),
+        set_at_ms: own.set_at.map(StoreTime::as_unix_ms),
+        in_force: fault.is_none() && own.is_in_force(now),
+        fault,
+    }
+}
+
+fn failed(error: &OverrideError) -> Response {
+    let status = match error {
+        OverrideError::NoPlace | OverrideError::Full | OverrideError::OtherSecret => {
+            StatusCode::CONFLICT
+        }
+        OverrideError::Faults(faults) => {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            let detail = "the file of overrides has faults, so it is not written; mend it first";
+            return problem(StatusCode::CONFLICT, detail, &faults);
+        }
+        OverrideError::Unknown => StatusCode::NOT_FOUND,
+        OverrideError::Redis(_) => StatusCode::SERVICE_UNAVAILABLE,
+        OverrideError::Write { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    problem(status, &error.to_string(), &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_bounded() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let page = parse_page(&format!("after={id}&count=5")).unwrap();
+        assert_eq!(page, Page { after: OverrideId::parse(id), count: 5 });
+        assert_eq!(parse_page(""), Ok(Page { after: None, count: MAX_LISTED }));
+        for query in
+            ["count=0", "count=1001", "count=-1", "count=", "after=1", "from=1", "count=%2"]
+        {
+            assert!(parse_page(query).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! [`OverrideStore`]: where overrides are kept; reads and changes them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    change::{Changed, OverrideChange, OverrideError},
+    file::{OverridesContent, OverridesFile, read_file},
+    redis::RedisOverrides,
+    set::OverrideSet,
+};
+use crate::{
+    clock::Clock,
+    config::Fault,
+    file::{self, FileError, FileStamp},
+    redis::Connector,
+    secret::SharedSecret,
+};
+
+/// Maximum time for a step of the file system.
+const FILE_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Counts for metrics.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct StoreCounts {
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// When the last read succeeded, in ms since the epoch; 0 before the first.
+    pub read_at: u64,
+}
+
+/// Where overrides are kept.
+pub struct OverrideStore {
+    place: Place,
+    clock: Clock,
+    failed_reads: AtomicU64,
+    read_at: AtomicU64,
+}
+
+enum Place {
+    Nowhere,
+    File { file: OverridesFile, last: Arc<Mutex<Option<FileStamp>>> },
+    Redis(Box<tokio::sync::Mutex<RedisOverrides>>),
+}
+
+impl OverrideStore {
+    fn new(place: Place, clock: Clock) -> Self {
+        Self { place, clock, failed_reads: AtomicU64::new(0), read_at: AtomicU64::new(0) }
+    }
+
+    /// No place: every change is refused.
+    pub fn nowhere(clock: Clock) -> Self {
+        Self::new(Place::Nowhere, clock)
+    }
+
+    /// The file at `path`. `secret` is the one under which this process hashes keys.
+    pub fn file(path: PathBuf, secret: SharedSecret, clock: Clock) -> Self {
+        let place = Place::File { file: OverridesFile { path, secret }, last: Arc::default() };
+        Self::new(place, clock)
+    }
+
+    /// Redis. Opens no connection yet.
+    pub fn redis(connector: Connector, clock: Clock) -> Self {
+        let redis = RedisOverrides::new(connector, clock.clone());
+        Self::new(Place::Redis(Box::new(redis.into())), clock)
+    }
+
+    /// The name of the place, for logs and the admin API.
+    pub fn label(&self) -> &'static str {
+        match self.place {
+            Place::Nowhere => "none",
+            Place::File { .. } => "file",
+            Place::Redis(_) => "redis",
+        }
+    }
+
+    /// The file, if they are kept in one.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File { file, .. } => Some(&file.path),
+            Place::Nowhere | Place::Redis(_) => None,
+        }
+    }
+
+    /// True if overrides that name keys were hashed under the secret of this process.
+    fn has_own_keys(&self, content: &OverridesContent) -> bool {
+        match &self.place {
+            Place::File { file, .. } => content.secret.is_none_or(|secret| secret == file.secret),
+            Place::Nowhere | Place::Redis(_) => true,
+        }
+    }
+
+    /// Reads the overrides if they have changed since the last read. `known` are the ones that this gateway has: if
+    /// Redis has lost its data, they are written back.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read, or the file has faults.
+    pub async fn read_if_changed(
+        &self,
+        known: &OverrideSet,
+    ) -> Result<Option<OverrideSet>, OverrideError> {
+        let read = match &self.place {
+            Place::Nowhere => Ok(None),
+            Place::File { file, last } => self.read_file(file, last).await,
+            Place::Redis(redis) => {
+                let read = redis.lock().await.read_if_changed(known).await;
+                read.map_err(OverrideError::Redis)
+            }
+        };
+        match &read {
+            Ok(_) => self.read_at.store(self.clock.now(), Ordering::Relaxed),
+            Err(_) => _ = self.failed_reads.fetch_add(1, Ordering::Relaxed),
+        }
+        read
+    }
+
+    async fn read_file(
+        &self,
+        file: &OverridesFile,
+        last: &Arc<Mutex<Option<FileStamp>>>,
+    ) -> Result<Option<OverrideSet>, OverrideError> {
+        let (path, last) = (file.path.clone(), Arc::clone(last));
+        let read = blocking(&file.path, move || {
+            // A missing file is not a change: it may be missing for a moment while it is replaced.
+            let Ok(stamp) = FileStamp::of(&path) else { return Ok(None) };
+            // Also after a fault: the next attempt follows the next change.
+            if last.lock().replace(stamp) == Some(stamp) {
+                return Ok(None);
+            }
+            read_file(&path).map(Some).map_err(OverrideError::Faults)
+        });
+        Ok(read.await?.map(|content| self.applicable(content)))
+    }
+
+    /// The overrides of a file, without the keys of another secret.
+    fn applicable(&self, content: OverridesContent) -> OverrideSet {
+        let has_own_keys = self.has_own_keys(&content);
+        let mut set = content.set;
+        if !has_own_keys {
+            tracing::warn!(
+                "the keys in the file of overrides were hashed under another secret; these overrides apply after a restart"
+            );
+            set.remove_keys();
+        }
+        set
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    ///
+    /// It was not made; after [`OverrideError::Redis`], it may have been.
+    pub async fn change(&self, change: OverrideChange) -> Result<Changed, OverrideError> {
+        match &self.place {
+            Place::Nowhere => Err(OverrideError::NoPlace),
+            Place::File { file, last } => {
+                let (own, now, last) = (file.clone(), self.clock.store_time(), Arc::clone(last));
+                let changed = blocking(&file.path, move || {
+                    let changed = own.change(change, now)?;
+                    *last.lock() = changed.stamp;
+                    Ok(changed)
+                });
+                let changed = changed.await?;
+                let set = Some(self.applicable(changed.content));
+                Ok(Changed { before: changed.before, set })
+            }
+            Place::Redis(redis) => redis.lock().await.change(change).await,
+        }
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> StoreCounts {
+        StoreCounts {
+            failed_reads: self.failed_reads.load(Ordering::Relaxed),
+            read_at: self.read_at.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Runs `work` with the file at `path` on a thread of its own, within [`FILE_TIMEOUT`].
+async fn blocking<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, OverrideError> + Send + 'static,
+) -> Result<T, OverrideError> {
+    let name = path.display().to_string();
+    let run = move || file::read_within(FILE_TIMEOUT, move || Ok(work()));
+    let ended = tokio::task::spawn_blocking(run).await;
+    let ended = ended.unwrap_or_else(|error| Err(FileError::Io(std::io::Error::other(error))));
+    ended.unwrap_or_else(|error| {
+        let fault = Fault::of_file(&name, &error.to_string(), error.expected());
+        Err(OverrideError::Faults(fault.into()))
+    })
+}
