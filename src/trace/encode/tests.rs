@@ -102,6 +102,7 @@ fn spans_have_their_times_parents_and_attributes() {
         ("server.address", "::1"),
         ("server.port", "8443"),
         ("client.address", "192.0.2.7"),
+        ("enduser.id", "acme"),
         ("network.protocol.version", "2"),
         ("tidegate.limit.decision", "admitted"),
     ] {
