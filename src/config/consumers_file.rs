@@ -16,6 +16,9 @@ use super::MAX_FAULTS;
 use super::fault::{Fault, Location, Mismatch};
 use super::located::{control_character, quote_value};
 
+/// Length of the shortest record, `- name: a`, in bytes.
+const MIN_RECORD: usize = 10;
+
 /// A record of a consumer. Its values have been read, and not checked.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ConsumerRecord<'t> {
@@ -99,6 +102,11 @@ pub trait RecordSink {
     /// Adds the record that begins in `line`. Returns its faults, with which the file cannot be used.
     fn add(&mut self, record: &ConsumerRecord<'_>, line: usize) -> Vec<RecordFault>;
 
+    /// Prepares for about this number of records. Called before the first one.
+    fn reserve(&mut self, records: usize) {
+        let _ = records;
+    }
+
     /// Removes all records: the file is read once more from its beginning.
     fn clear(&mut self);
 }
@@ -160,6 +168,9 @@ impl ConsumersText<'_> {
             faults.add(location, &mismatch);
             return faults.faults;
         }
+        // At most as many as fit, because the text may be no list of records.
+        let starts = memchr::memmem::find_iter(self.text.as_bytes(), b"\n- ").count() + 1;
+        sink.reserve(starts.min(self.text.len() / MIN_RECORD));
         if !lines::read(self.text, sink, &mut faults) {
             sink.clear();
             faults.faults.clear();

@@ -1,6 +1,6 @@
 //! [`ConsumerTableBuilder`]: checks records and adds them to a table.
 
-use hashbrown::hash_table::Entry;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{ConsumerEntry, ConsumerTable, KeyEntry, TextRange};
 use crate::auth::key::KeyHash;
@@ -11,6 +11,8 @@ use crate::config::{ConsumerRecord, KeyRecord, RecordFault, RecordPart, RecordSi
 const MAX_NAME: usize = 128;
 /// Maximum length of a key's name, in characters.
 const MAX_ID: usize = 64;
+/// Bytes that the texts of a record usually take.
+const TYPICAL_TEXTS: usize = 24;
 /// Maximum number of consumers' names that fit: their texts are found by 32-bit numbers.
 const MAX_TEXTS: usize = u32::MAX as usize;
 
@@ -157,6 +159,15 @@ impl RecordSink for ConsumerTableBuilder<'_> {
             faults.extend(self.add_key(index, key, consumer).err());
         }
         faults
+    }
+
+    fn reserve(&mut self, records: usize) {
+        let ConsumerTable { consumers, by_name, keys, by_hash, texts, .. } = &mut self.table;
+        (*by_name, *by_hash) = (HashTable::with_capacity(records), HashTable::with_capacity(records));
+        consumers.reserve(records);
+        keys.reserve(records);
+        self.lines.reserve(records);
+        texts.reserve(records * TYPICAL_TEXTS);
     }
 
     fn clear(&mut self) {
