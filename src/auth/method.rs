@@ -241,7 +241,7 @@ impl RouteAuth {
     /// True if this consumer may use the route. A request without a consumer may if the route has no list.
     pub fn allows(&self, consumer: Option<Consumer<'_>>) -> bool {
         let Some(allowed) = &self.allowed else { return true };
-        let Some(Consumer { name, plan }) = consumer else { return false };
+        let Some(Consumer { name, plan, .. }) = consumer else { return false };
         allowed.names.iter().any(|other| **other == *name)
             || plan.is_some_and(|plan| allowed.plans.iter().any(|other| **other == *plan))
     }
@@ -268,7 +268,7 @@ fn password_proof<'r>(
 pub fn certified<'r>(name: &'r str, consumers: &'r ConsumerTable) -> Option<Consumer<'r>> {
     match consumers.consumer(name) {
         Some(found) => (!found.is_disabled).then_some(found.consumer),
-        None => is_consumer_name(name).then_some(Consumer { name, plan: None }),
+        None => is_consumer_name(name).then_some(Consumer::new(name, None)),
     }
 }
 
@@ -510,7 +510,7 @@ mod tests {
             ("other", None, false),
             ("gold", Some("acme"), false),
         ] {
-            let consumer = Some(Consumer { name, plan });
+            let consumer = Some(Consumer::new(name, plan));
             assert_eq!(listed.allows(consumer), is_allowed, "{name} {plan:?}");
             assert!(open.allows(consumer));
         }
