@@ -9,6 +9,7 @@
 //! | `password` | [`BasicCredentials`], and the hashes of passwords |
 //! | `forward` | [`ForwardAuth`]: a service that decides |
 //! | `proof_cache` | [`ProofCache`]: credentials that were verified a short time ago |
+//! | `jwt` | signed tokens |
 //! | `method` | [`RouteAuth`]: reads the credentials of a request, and verifies them |
 //! | `refusal` | [`Unauthenticated`]: the refusal, and its challenges |
 //!
@@ -37,6 +38,7 @@
 
 mod consumers;
 mod forward;
+pub mod jwt;
 mod key;
 mod kind;
 mod method;
