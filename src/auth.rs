@@ -6,6 +6,7 @@
 //! | `key` | [`ApiKey`]: the form of API keys, their checksum and their hash |
 //! | `consumers` | [`ConsumerTable`]: finds a consumer by the hash of a key, or by its name |
 //! | `kind` | [`AuthMethod`]: a way to authenticate |
+//! | `bearer` | which methods read a value after `Authorization: Bearer` |
 //! | `password` | [`BasicCredentials`], and the hashes of passwords |
 //! | `forward` | [`ForwardAuth`]: a service that decides |
 //! | `proof_cache` | [`ProofCache`]: credentials that were verified a short time ago |
@@ -36,6 +37,7 @@
 //! # Ok::<(), getrandom::Error>(())
 //! ```
 
+mod bearer;
 mod consumers;
 mod forward;
 pub mod jwt;
@@ -51,8 +53,8 @@ pub use forward::{ForwardAuth, ServiceFailure};
 pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
 pub use kind::{AuthKind, AuthMethod, KeyForwarding};
 pub use method::{
-    AllowedConsumers, AuthCredentials, AuthError, PasswordProof, PresentedCredentials, RouteAuth,
-    Verification, WithoutCredentials, certified,
+    AllowedConsumers, AuthContext, AuthCredentials, AuthError, PasswordProof, PresentedCredentials,
+    RouteAuth, TokenProof, Verification, WithoutCredentials, certified,
 };
 pub use password::{BasicCredentials, check_password_hash, hash_password, is_password_of};
 pub use proof_cache::{ProofCache, ProofDigest};
