@@ -11,7 +11,7 @@
 //! | `openapi` | `/api/openapi.json`: the description |
 //! | `problem` | errors |
 //! | `health` | `/healthz`, `/readyz` |
-//! | `metrics`, `throttle_metrics`, `trace_metrics`, `upstream_metrics`, `process_metrics` | `/metrics`: its families |
+//! | `metrics`, `jwt_metrics`, `throttle_metrics`, `trace_metrics`, `upstream_metrics`, `process_metrics` | `/metrics`: its families |
 //! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
@@ -34,6 +34,7 @@ mod exemplars;
 mod exposition;
 mod guard;
 mod health;
+mod jwt_metrics;
 mod limits;
 mod listener;
 mod live_config;

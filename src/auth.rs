@@ -6,9 +6,11 @@
 //! | `key` | [`ApiKey`]: the form of API keys, their checksum and their hash |
 //! | `consumers` | [`ConsumerTable`]: finds a consumer by the hash of a key, or by its name |
 //! | `kind` | [`AuthMethod`]: a way to authenticate |
+//! | `bearer` | which methods read a value after `Authorization: Bearer` |
 //! | `password` | [`BasicCredentials`], and the hashes of passwords |
 //! | `forward` | [`ForwardAuth`]: a service that decides |
 //! | `proof_cache` | [`ProofCache`]: credentials that were verified a short time ago |
+//! | `jwt` | signed tokens |
 //! | `method` | [`RouteAuth`]: reads the credentials of a request, and verifies them |
 //! | `refusal` | [`Unauthenticated`]: the refusal, and its challenges |
 //!
@@ -35,8 +37,10 @@
 //! # Ok::<(), getrandom::Error>(())
 //! ```
 
+mod bearer;
 mod consumers;
 mod forward;
+pub mod jwt;
 mod key;
 mod kind;
 mod method;
@@ -49,8 +53,8 @@ pub use forward::{ForwardAuth, ServiceFailure};
 pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
 pub use kind::{AuthKind, AuthMethod, KeyForwarding};
 pub use method::{
-    AllowedConsumers, AuthCredentials, AuthError, PasswordProof, PresentedCredentials, RouteAuth,
-    Verification, WithoutCredentials, certified,
+    AllowedConsumers, AuthContext, AuthCredentials, AuthError, PasswordProof, PresentedCredentials,
+    RouteAuth, TokenProof, Verification, WithoutCredentials, certified,
 };
 pub use password::{BasicCredentials, check_password_hash, hash_password, is_password_of};
 pub use proof_cache::{ProofCache, ProofDigest};

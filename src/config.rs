@@ -16,7 +16,7 @@
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
-//! | `auth`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
+//! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
@@ -57,6 +57,7 @@ mod error_bodies;
 mod fault;
 mod forward_auth;
 mod headers;
+mod jwt;
 mod key_part;
 mod limits;
 mod listen;
@@ -115,6 +116,7 @@ pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};
 pub use forward_auth::{AnswerHeader, AuthServiceUrl, ForwardAuthConfig, OnAuthFailure};
 pub use headers::{Headers, StandardHeaders};
+pub use jwt::{ClaimReference, JwksLocation, JwtAlgorithm, JwtConfig};
 pub use limits::{AlgorithmConfig, CostConfig, LimitConfig, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;

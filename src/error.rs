@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use crate::{
-    auth::Unauthenticated,
+    auth::{Unauthenticated, jwt::MissingClaims},
     http1::{Fields, FramingError},
     identity::AmbiguousValue,
     limit::Limit,
@@ -69,6 +69,9 @@ pub enum GatewayError {
     /// The service that authenticates requests does not admit this one.
     #[error("the authentication service refused the request")]
     RefusedByService(Box<ServiceReply>),
+    /// The token is valid, but lacks a claim that is required.
+    #[error("{}", .0.detail)]
+    MissingClaims(Arc<MissingClaims>),
     /// The route does not admit the consumer.
     #[error("this consumer is not allowed to use this route")]
     ConsumerNotAllowed,
@@ -128,6 +131,9 @@ pub enum AuthOutage {
     /// Too many passwords wait to be verified.
     #[error("too many passwords are being verified")]
     Passwords,
+    /// The keys that verify the token are not known yet.
+    #[error("the token cannot be verified: the keys of its issuer are not available yet")]
+    Keys,
 }
 
 /// The answer of a service that does not admit a request, for the client.
@@ -181,6 +187,7 @@ impl GatewayError {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::RefusedByService(reply) => reply.status,
             Self::AccessDenied
+            | Self::MissingClaims(_)
             | Self::ConsumerNotAllowed
             | Self::PlanBlocked
             | Self::OverrideBlocked => StatusCode::FORBIDDEN,

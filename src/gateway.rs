@@ -88,12 +88,14 @@ pub use self::{
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
+    auth::jwt::TokenCache,
     client_usage::{ClientHandle, ClientTable, ClientUsage},
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     error::{AuthOutage, GatewayError},
     http1::RequestHead,
     identity::{KeySecret, client::mask_address},
+    key_sets::KeySets,
     limit::Admission,
     live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::{Metrics, WorkerMetrics},
@@ -149,6 +151,8 @@ pub struct Shared {
     pub overrides: LiveOverrides,
     /// Where overrides are kept.
     pub override_store: OverrideStore,
+    /// The key sets of the issuers of signed tokens.
+    pub key_sets: Arc<KeySets>,
     /// The client addresses that sent too many wrong credentials.
     pub blocked_addresses: BlockedAddresses,
     /// Verifies passwords.
@@ -212,6 +216,8 @@ pub struct Gateway {
     mirrors: Rc<Mirrors>,
     /// Connections to services that authenticate requests.
     auth_services: AuthServices,
+    /// The signed tokens that were verified.
+    tokens: TokenCache,
 }
 
 impl Gateway {
@@ -236,6 +242,7 @@ impl Gateway {
             background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
             auth_services: AuthServices::default(),
+            tokens: TokenCache::new(),
             metrics,
             shared,
             coarse_clock,

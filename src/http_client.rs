@@ -1,5 +1,5 @@
-//! The client for requests of the gateway's own: to a collector of traces, or a service that authenticates requests.
-//! Requests of clients are forwarded by `upstream`.
+//! The client for requests of the gateway's own: to a collector of traces, a service that authenticates requests, or a
+//! server of keys. Requests of clients are forwarded by `upstream`.
 
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::ClientConfig;

@@ -16,7 +16,7 @@
 //! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
 //! | `condition` | the values that route conditions test |
 //! | `api_key` | [`ApiKeySource`]: where a client sends an API key; [`RemovedCredentials`] |
-//! | `consumer` | [`Consumer`]: who sends a request |
+//! | `consumer`, `claims` | [`Consumer`]: who sends a request; [`TokenClaims`]: the claims of its token |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
 //!
@@ -44,6 +44,7 @@
 mod api_key;
 mod caller;
 mod canonical;
+mod claims;
 pub mod client;
 mod condition;
 mod consumer;
@@ -55,9 +56,12 @@ mod signed;
 pub mod token;
 mod values;
 
-pub use api_key::{ApiKeySource, PasswordRemoval, RemovedCredentials, after_scheme};
+pub use api_key::{
+    ApiKeySource, PasswordRemoval, RemovedCredentials, after_scheme, has_token_form,
+};
 pub use caller::{Caller, address_key, caller_key, token_hash};
 pub use canonical::trim;
+pub use claims::TokenClaims;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_bucket, header_value, is_forwarding_field};
 pub use consumer::{Consumer, OwnedConsumer};

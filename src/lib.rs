@@ -74,6 +74,7 @@
 //! - [`throttle`]: active-user admission control.
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
+//! - [`key_sets`]: the keys of issuers of signed tokens, which are fetched in the background.
 //! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules.
 //!
 //! # Configuration
@@ -110,6 +111,7 @@ pub mod handover;
 pub mod http1;
 pub mod http_client;
 pub mod identity;
+pub mod key_sets;
 pub mod limit;
 pub mod live;
 pub mod metrics;

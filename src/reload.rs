@@ -277,6 +277,7 @@ impl Reloader {
                 // As the compiler read them: they may have changed since `read`.
                 last_read.tls_files = snapshot.tls_files();
                 self.shared.upstreams.apply(&snapshot.upstreams);
+                self.shared.key_sets.apply(snapshot.jwt_methods());
                 last_read.consumers = consumers.stamp;
                 self.shared.consumers.replace(consumers.table);
                 let generation = self.shared.live.replace(snapshot);
@@ -316,6 +317,7 @@ impl Reloader {
                 return Err(faults.into());
             }
             let traces = snapshot.export_settings(&loaded.source, &*self.env)?;
+            snapshot.reveal_token_secrets(&loaded.source, &*self.env)?;
             let consumers = LoadedConsumers::read(&snapshot.consumers, self.timeout)?;
             Ok(Compiled { loaded, snapshot, traces, consumers })
         })

@@ -65,6 +65,19 @@ const FIRST_RESOLUTION: Duration = Duration::from_secs(2);
 /// Longest wait, at the start, for the first read of the overrides.
 const FIRST_OVERRIDES: Duration = Duration::from_secs(2);
 
+/// Longest wait, at the start, for the first key sets.
+const FIRST_KEYS: Duration = Duration::from_secs(2);
+
+/// Dropped once the first results of background work are known.
+struct FirstResults {
+    /// The names of upstreams.
+    resolved: mpsc::Sender<()>,
+    /// The overrides.
+    read: mpsc::Sender<()>,
+    /// The key sets of servers.
+    fetched: mpsc::Sender<()>,
+}
+
 /// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -169,12 +182,15 @@ impl Server {
         let shared = &self.shared;
         let (resolved, is_resolved) = mpsc::channel();
         let (read, is_read) = mpsc::channel();
-        let control = self.spawn_control(admin, resolved, read)?;
+        let (fetched, are_fetched) = mpsc::channel();
+        let control = self.spawn_control(admin, FirstResults { resolved, read, fetched })?;
         self.control.lock().push(control);
         // Starts even if DNS has not answered: the upstreams are down until it does.
         let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
         // Starts even if Redis does not reply: the configured quotas apply until it does.
         let _ = is_read.recv_timeout(FIRST_OVERRIDES);
+        // Starts even if no server of keys answers: tokens get a 503 until it does.
+        let _ = are_fetched.recv_timeout(FIRST_KEYS);
         if let Some(throttle) = &shared.throttle {
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
@@ -191,8 +207,7 @@ impl Server {
     fn spawn_control(
         &self,
         admin: Option<(AdminListener, AdminAccess)>,
-        resolved: mpsc::Sender<()>,
-        read: mpsc::Sender<()>,
+        first: FirstResults,
     ) -> io::Result<thread::JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = self.shared.clone();
@@ -202,10 +217,15 @@ impl Server {
             runtime.block_on(async move {
                 let maintenance = tokio::spawn(shared.store.clone().run(stops.all.clone()));
                 let watch = tokio::spawn(reloader.clone().watch(stops.all.clone()));
-                let overrides =
-                    tokio::spawn(override_watch::run(shared.clone(), read, stops.all.clone()));
+                let overrides = tokio::spawn(override_watch::run(
+                    shared.clone(),
+                    first.read,
+                    stops.all.clone(),
+                ));
                 let certificates = tokio::spawn(log_certificates(shared.clone()));
-                let names = tokio::spawn(names::resolve(shared.upstreams.clone(), resolved));
+                let names = tokio::spawn(names::resolve(shared.upstreams.clone(), first.resolved));
+                let key_sets = shared.key_sets.clone();
+                let keys = tokio::spawn(key_sets.run(shared.clock.clone(), first.fetched));
                 let traces =
                     trace::export(shared.traces.clone(), shared.clock.clone(), stops.all.clone());
                 let traces = tokio::spawn(traces);
@@ -219,6 +239,7 @@ impl Server {
                 overrides.abort();
                 certificates.abort();
                 names.abort();
+                keys.abort();
                 probes.abort();
                 if let Some(admin_api) = admin_api {
                     let _ = admin_api.await;

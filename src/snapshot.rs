@@ -11,7 +11,7 @@
 //! | `compile` | assembles the snapshot from its sections |
 //! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
-//! | `auth`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
+//! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `overrides` | [`OverrideTable`]: the quotas that operators set at run time, and where they are kept |
 //! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
@@ -52,6 +52,7 @@ mod cors;
 mod error_bodies;
 mod files;
 mod forward_auth;
+mod jwt;
 mod limits;
 mod listen;
 mod load;
@@ -142,6 +143,8 @@ pub struct Snapshot {
     pub auth_methods: Vec<Arc<AuthMethod>>,
     /// The names of the plans.
     pub plans: Vec<Box<str>>,
+    /// The files and secrets of signed tokens.
+    jwt: jwt::JwtInputs,
     /// Where the consumers are.
     pub consumers: ConsumerSource,
     /// The file of overrides; `None`: they are in Redis, or not kept.

@@ -39,7 +39,7 @@ use crate::{http1::Fields, identity::Consumer};
 
 /// The variables, for messages.
 pub const VARIABLES: &str = "{client_ip}, {host}, {method}, {scheme}, {request_id}, {route}, {path}, {query}, \
-     {consumer}, {plan}, {path.NAME} or {header.NAME}; `{{` and `}}` are braces";
+     {consumer}, {plan}, {claim.NAME}, {path.NAME} or {header.NAME}; `{{` and `}}` are braces";
 
 /// A value of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -64,6 +64,8 @@ pub enum Variable {
     Consumer,
     /// The name of the consumer's plan; empty without one.
     Plan,
+    /// A claim of the consumer's token; empty without it.
+    Claim(Box<str>),
     /// A parameter of the route's path.
     PathParam(Box<str>),
     /// The values of a request's header, separated by commas.
@@ -143,6 +145,7 @@ impl Variable {
             "plan" => Self::Plan,
             _ => match name.split_once('.')? {
                 ("path", name) if !name.is_empty() => Self::PathParam(name.into()),
+                ("claim", name) if !name.is_empty() => Self::Claim(name.into()),
                 ("header", name) => Self::Header(name.parse().ok()?),
                 _ => return None,
             },
@@ -163,7 +166,8 @@ impl Variable {
             | Self::RequestId
             | Self::Route
             | Self::Consumer
-            | Self::Plan => false,
+            | Self::Plan
+            | Self::Claim(_) => false,
         }
     }
 
@@ -192,6 +196,10 @@ impl Variable {
             Self::Plan => {
                 let plan = values.consumer.and_then(|consumer| consumer.plan);
                 push(plan.unwrap_or_default().as_bytes());
+            }
+            Self::Claim(name) => {
+                let claim = values.consumer.and_then(|consumer| consumer.claim(name));
+                push(claim.unwrap_or_default().as_bytes());
             }
             Self::PathParam(name) => {
                 let param = values.params.iter().find(|(param, _)| *param == &**name);
@@ -224,6 +232,7 @@ impl fmt::Display for Variable {
             Self::Query => f.write_str("{query}"),
             Self::Consumer => f.write_str("{consumer}"),
             Self::Plan => f.write_str("{plan}"),
+            Self::Claim(name) => write!(f, "{{claim.{name}}}"),
             Self::PathParam(name) => write!(f, "{{path.{name}}}"),
             Self::Header(name) => write!(f, "{{header.{name}}}"),
         }

@@ -217,7 +217,7 @@ fn quota_of(query: &CallerQuery, policy: &LimitPolicy, shared: &Shared) -> Quota
     let found = query.consumer.as_deref().map(|name| {
         let known = consumers.consumer(name);
         let plan = known.and_then(|known| known.consumer.plan);
-        Consumer { name, plan }
+        Consumer::new(name, plan)
     });
     let now = shared.clock.store_time();
     let table = shared.overrides.table();

@@ -86,6 +86,7 @@ impl Collector for MetricsCollector {
         self.encode_limits(&mut encoder)?;
         super::throttle_metrics::encode(&self.0, &mut encoder)?;
         super::trace_metrics::encode(&self.0, &mut encoder)?;
+        super::jwt_metrics::encode(&self.0, &mut encoder)?;
         self.encode_store(&mut encoder)?;
         self.encode_process(&mut encoder)
     }

@@ -146,7 +146,7 @@ impl ConsumerTable {
 
     fn view(&self, entry: &ConsumerEntry) -> Consumer<'_> {
         let plan = entry.plan.and_then(|plan| self.plans.get(usize::from(plan)));
-        Consumer { name: self.text(entry.name), plan: plan.map(|plan| &**plan) }
+        Consumer::new(self.text(entry.name), plan.map(|plan| &**plan))
     }
 
     fn text(&self, range: TextRange) -> &str {

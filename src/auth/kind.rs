@@ -3,6 +3,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use super::forward::ForwardAuth;
+use super::jwt::JwtMethod;
 use crate::{identity::ApiKeySource, limit::Limit, tls::CertificateName};
 
 /// A way to authenticate.
@@ -38,6 +39,8 @@ pub enum AuthKind {
     },
     /// Another service decides.
     Forward(Arc<ForwardAuth>),
+    /// A signed token in `Authorization: Bearer`.
+    Jwt(Arc<JwtMethod>),
 }
 
 /// What becomes of credentials in a forwarded request.
@@ -68,6 +71,7 @@ impl AuthMethod {
             AuthKind::Basic { .. } => out.push_str("a name and a password"),
             AuthKind::Certificate { .. } => out.push_str("a client certificate"),
             AuthKind::Forward(_) => out.push_str("what the authentication service expects"),
+            AuthKind::Jwt(_) => out.push_str("a signed token (JWT) in the header authorization"),
         }
     }
 }

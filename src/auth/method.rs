@@ -1,16 +1,21 @@
 //! [`RouteAuth`]: how the requests of a route authenticate, and which consumers may use it.
 
+mod token;
+
 use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderName, header};
 
+pub use self::token::{AuthContext, TokenProof};
 use super::{
+    bearer::BearerContent,
     consumers::{ConsumerTable, KeyValidity, is_consumer_name},
     forward::ForwardAuth,
+    jwt::{JwtMethod, MissingClaims},
     key::KeyHash,
     kind::{AuthKind, AuthMethod, KeyForwarding},
     password::BasicCredentials,
-    refusal::Unauthenticated,
+    refusal::{AuthRefusal, Unauthenticated},
 };
 use crate::clock::StoreTime;
 use crate::http1::Fields;
@@ -43,12 +48,15 @@ pub struct AllowedConsumers {
 pub struct RouteAuth {
     /// The methods. The first one whose credentials a request has decides.
     methods: Box<[Arc<AuthMethod>]>,
+    bearer: BearerContent,
     without_credentials: WithoutCredentials,
     /// `None`: all consumers.
     allowed: Option<AllowedConsumers>,
     removed_credentials: RemovedCredentials,
     missing: Arc<Unauthenticated>,
     invalid: Arc<Unauthenticated>,
+    invalid_token: Arc<Unauthenticated>,
+    expired_token: Arc<Unauthenticated>,
 }
 
 /// The parts of a request that authentication reads.
@@ -77,6 +85,8 @@ enum Proof<'r> {
     Password(Option<BasicCredentials>),
     /// What the service needs.
     Service(&'r Arc<ForwardAuth>),
+    /// A signed token.
+    Token(Cow<'r, [u8]>),
 }
 
 /// What is known of credentials without a wait.
@@ -87,6 +97,8 @@ pub enum Verification<'r> {
     Password(PasswordProof<'r>),
     /// This service decides.
     Service(&'r Arc<ForwardAuth>),
+    /// A signed token, for [`RouteAuth::verify_token`].
+    Token(TokenProof<'r>),
 }
 
 /// A password, and the hash that it is compared with.
@@ -121,15 +133,26 @@ impl RouteAuth {
         };
         let removed_credentials =
             RemovedCredentials::new(removed_keys.flatten().cloned(), passwords);
+        let bearer = BearerContent::of(&methods);
+        let removed_credentials = match bearer {
+            BearerContent::OneKind => removed_credentials,
+            BearerContent::KeyOrToken => removed_credentials.except_tokens(),
+        };
         let missing = Unauthenticated::missing(&methods);
-        let invalid = Unauthenticated::invalid(&methods);
+        let wrong = |reason| Arc::new(Unauthenticated::wrong(&methods, reason));
+        let invalid = wrong(AuthRefusal::Invalid);
+        let invalid_token = wrong(AuthRefusal::InvalidToken);
+        let expired_token = wrong(AuthRefusal::ExpiredToken);
         Self {
             methods: methods.into(),
+            bearer,
             without_credentials,
             allowed,
             removed_credentials,
             missing: Arc::new(missing),
-            invalid: Arc::new(invalid),
+            invalid,
+            invalid_token,
+            expired_token,
         }
     }
 
@@ -147,7 +170,10 @@ impl RouteAuth {
     pub fn copied_headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.methods.iter().flat_map(|method| match &method.kind {
             AuthKind::Forward(service) => &*service.copied_headers,
-            AuthKind::ApiKey { .. } | AuthKind::Basic { .. } | AuthKind::Certificate { .. } => &[],
+            AuthKind::ApiKey { .. }
+            | AuthKind::Basic { .. }
+            | AuthKind::Certificate { .. }
+            | AuthKind::Jwt(_) => &[],
         })
     }
 
@@ -167,9 +193,11 @@ impl RouteAuth {
         request: &AuthCredentials<'r>,
     ) -> Result<Option<PresentedCredentials<'r>>, AuthError> {
         for method in &self.methods {
-            let proof = method.proof(request, self.without_credentials);
-            if let Some(proof) = proof.map_err(AuthError::Ambiguous)? {
-                return Ok(Some(PresentedCredentials { method, proof }));
+            let proof = method.proof(request, self).map_err(AuthError::Ambiguous)?;
+            match proof {
+                None => {}
+                Some(Proof::Token(token)) => return Ok(Some(self.presented_token(method, token))),
+                Some(proof) => return Ok(Some(PresentedCredentials { method, proof })),
             }
         }
         match self.without_credentials {
@@ -206,6 +234,10 @@ impl RouteAuth {
                 proof.map(Verification::Password)
             }
             Proof::Service(service) => Some(Verification::Service(service)),
+            Proof::Token(token) => {
+                let method = presented.method.jwt();
+                method.map(|method| Verification::Token(TokenProof { method, token }))
+            }
         };
         verification.ok_or_else(|| self.invalid())
     }
@@ -241,7 +273,7 @@ impl RouteAuth {
     /// True if this consumer may use the route. A request without a consumer may if the route has no list.
     pub fn allows(&self, consumer: Option<Consumer<'_>>) -> bool {
         let Some(allowed) = &self.allowed else { return true };
-        let Some(Consumer { name, plan }) = consumer else { return false };
+        let Some(Consumer { name, plan, .. }) = consumer else { return false };
         allowed.names.iter().any(|other| **other == *name)
             || plan.is_some_and(|plan| allowed.plans.iter().any(|other| **other == *plan))
     }
@@ -264,26 +296,38 @@ fn password_proof<'r>(
     }
 }
 
-/// The consumer that a certificate or a service names. It needs no record; a disabled one is refused.
+/// The consumer that a certificate, a token or a service names. It needs no record; a disabled one is refused.
 pub fn certified<'r>(name: &'r str, consumers: &'r ConsumerTable) -> Option<Consumer<'r>> {
     match consumers.consumer(name) {
         Some(found) => (!found.is_disabled).then_some(found.consumer),
-        None => is_consumer_name(name).then_some(Consumer { name, plan: None }),
+        None => is_consumer_name(name).then_some(Consumer::new(name, None)),
     }
 }
 
 impl AuthMethod {
+    /// Its settings, if it verifies signed tokens.
+    pub fn jwt(&self) -> Option<&JwtMethod> {
+        match &self.kind {
+            AuthKind::Jwt(jwt) => Some(jwt),
+            _ => None,
+        }
+    }
+
     /// The credentials of this method in a request, if it has some. A service is always asked, unless the route admits
     /// requests without credentials and this one has none of the headers that the service reads.
     fn proof<'r>(
         &'r self,
         request: &AuthCredentials<'r>,
-        without_credentials: WithoutCredentials,
+        route: &RouteAuth,
     ) -> Result<Option<Proof<'r>>, AmbiguousValue> {
         match &self.kind {
             AuthKind::ApiKey { sources, .. } => {
                 for source in sources {
-                    if let Some(key) = source.read(request.headers, request.query)? {
+                    let key = source.read(request.headers, request.query)?;
+                    let is_token = |key: &Cow<'_, [u8]>| {
+                        source.is_authorization() && route.bearer.is_token(key)
+                    };
+                    if let Some(key) = key.filter(|key| !is_token(key)) {
                         return Ok(Some(Proof::Key(key)));
                     }
                 }
@@ -299,9 +343,14 @@ impl AuthMethod {
             }
             AuthKind::Forward(service) => {
                 let mut names = service.request_headers.iter();
-                let is_asked = without_credentials == WithoutCredentials::Refuse
+                let is_asked = route.without_credentials == WithoutCredentials::Refuse
                     || names.any(|name| request.headers.contains(name));
                 Ok(is_asked.then_some(Proof::Service(service)))
+            }
+            AuthKind::Jwt(_) => {
+                let source = ApiKeySource::Header(header::AUTHORIZATION);
+                let token = source.read(request.headers, request.query)?;
+                Ok(token.filter(|token| !route.bearer.is_key(token)).map(Proof::Token))
             }
         }
     }
@@ -316,7 +365,7 @@ impl AuthMethod {
                 });
                 headers.collect()
             }
-            AuthKind::Basic { .. } => vec![&header::AUTHORIZATION],
+            AuthKind::Basic { .. } | AuthKind::Jwt(_) => vec![&header::AUTHORIZATION],
             AuthKind::Certificate { .. } => Vec::new(),
             AuthKind::Forward(service) => {
                 service.request_headers.iter().chain(&service.copied_headers).collect()
@@ -332,211 +381,11 @@ pub enum AuthError {
     Ambiguous(AmbiguousValue),
     /// The credentials are missing or not valid.
     Unauthenticated(Arc<Unauthenticated>),
+    /// A valid token lacks a claim that is required.
+    MissingClaims(Arc<MissingClaims>),
+    /// The keys that verify a token are not known yet.
+    KeysUnavailable,
 }
 
 #[cfg(test)]
-mod tests {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-
-    use super::*;
-    use crate::auth::{AuthRefusal, ConsumerTableBuilder};
-    use crate::config::{ConsumerRecord, KeyRecord, RecordSink as _};
-    use crate::tls::CertificateName;
-
-    fn key_method(sources: Vec<ApiKeySource>) -> Arc<AuthMethod> {
-        let kind = AuthKind::ApiKey { sources: sources.into(), forwarding: KeyForwarding::Remove };
-        Arc::new(AuthMethod { name: "keys".into(), kind, max_failures: None })
-    }
-
-    fn certificate_method() -> Arc<AuthMethod> {
-        let kind = AuthKind::Certificate { consumer: CertificateName::Sha256 };
-        Arc::new(AuthMethod { name: "partner".into(), kind, max_failures: None })
-    }
-
-    fn header(name: &'static str) -> ApiKeySource {
-        ApiKeySource::Header(HeaderName::from_static(name))
-    }
-
-    fn table() -> ConsumerTable {
-        let plans = [Box::from("gold")];
-        let mut builder = ConsumerTableBuilder::new(&plans);
-        for (name, expires, is_disabled) in
-            [("acme", Some("2027-01-01"), false), ("old", None, true)]
-        {
-            let hash = KeyHash::of(format!("key of {name}").as_bytes()).to_string();
-            let key = KeyRecord { id: None, sha256: hash.into(), expires: expires.map(Into::into) };
-            let record = ConsumerRecord {
-                name: name.into(),
-                plan: Some("gold".into()),
-                keys: [key].into_iter().collect(),
-                is_disabled,
-                ..ConsumerRecord::default()
-            };
-            assert_eq!(builder.add(&record, 1), []);
-        }
-        builder.build()
-    }
-
-    /// The name of the consumer, empty without one; or why the request is refused.
-    fn identify(
-        auth: &RouteAuth,
-        lines: &[(&str, &str)],
-        now: &str,
-    ) -> Result<String, Option<AuthRefusal>> {
-        let (headers, table): (Fields, _) = (lines.iter().copied().collect(), table());
-        let request = AuthCredentials { headers: &headers, query: None, certificate: None };
-        let now = humantime::parse_rfc3339(now).unwrap();
-        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
-        let now = StoreTime::from_unix_ms(now.as_millis() as u64);
-        let reason = |error| match error {
-            AuthError::Ambiguous(_) => None,
-            AuthError::Unauthenticated(refused) => Some(refused.reason),
-        };
-        let Some(presented) = auth.presented(&request).map_err(reason)? else {
-            return Ok(String::new());
-        };
-        let consumer = consumer(&auth.verify(&presented, &table, now).map_err(reason)?);
-        assert_eq!(consumer.plan, Some("gold"));
-        Ok(consumer.name.to_owned())
-    }
-
-    fn consumer<'r>(verification: &Verification<'r>) -> Consumer<'r> {
-        let Verification::Consumer(consumer) = verification else { panic!("a wait") };
-        *consumer
-    }
-
-    const NOW: &str = "2026-12-31T23:59:59Z";
-
-    #[test]
-    fn a_key_names_its_consumer_until_it_expires() {
-        let methods = vec![key_method(vec![header("x-api-key"), header("authorization")])];
-        let auth = RouteAuth::new(methods, WithoutCredentials::Refuse, None);
-        let valid = [("X-Api-Key", "key of acme")];
-        assert_eq!(identify(&auth, &valid, NOW), Ok("acme".to_owned()));
-        let in_bearer = [("authorization", "Bearer key of acme")];
-        assert_eq!(identify(&auth, &in_bearer, NOW), Ok("acme".to_owned()));
-        for (lines, now, refused) in [
-            (&valid[..], "2027-01-01T00:00:00Z", Some(AuthRefusal::Invalid)),
-            (&[("x-api-key", "key of old")], NOW, Some(AuthRefusal::Invalid)),
-            (&[("x-api-key", "another")], NOW, Some(AuthRefusal::Invalid)),
-            // The first place decides.
-            (&[("x-api-key", "another"), in_bearer[0]], NOW, Some(AuthRefusal::Invalid)),
-            (&[], NOW, Some(AuthRefusal::Missing)),
-            (&[("authorization", "Basic YTpi")], NOW, Some(AuthRefusal::Missing)),
-            (&[valid[0], ("x-api-key", "b")], NOW, None),
-        ] {
-            assert_eq!(identify(&auth, lines, now), Err(refused), "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn an_optional_route_refuses_wrong_credentials_all_the_same() {
-        let methods = vec![key_method(vec![header("x-api-key")])];
-        let auth = RouteAuth::new(methods, WithoutCredentials::Proceed, None);
-        assert_eq!(identify(&auth, &[], NOW), Ok(String::new()));
-        let wrong = identify(&auth, &[("x-api-key", "another")], NOW);
-        assert_eq!(wrong, Err(Some(AuthRefusal::Invalid)));
-    }
-
-    #[test]
-    fn a_certificate_names_a_consumer_with_or_without_a_record() {
-        let auth = RouteAuth::new(vec![certificate_method()], WithoutCredentials::Refuse, None);
-        let (headers, table) = (Fields::new(), table());
-        let der = rustls::pki_types::CertificateDer::from(vec![1]);
-        let certificate = ClientCertificate::read(&der);
-        let request =
-            AuthCredentials { headers: &headers, query: None, certificate: Some(&certificate) };
-        let presented = auth.presented(&request).unwrap().unwrap();
-        let consumer = consumer(&auth.verify(&presented, &table, StoreTime::ZERO).unwrap());
-        assert_eq!((consumer.name.len(), consumer.plan), (64, None));
-        assert_eq!(certified("acme", &table).map(|found| found.plan), Some(Some("gold")));
-        for refused in ["old", "", " a", "a\nb", &"x".repeat(129)] {
-            assert_eq!(certified(refused, &table), None, "{refused}");
-        }
-    }
-
-    #[test]
-    fn a_password_is_compared_with_its_consumers_hash_or_another_one() {
-        let bcrypt = "$2y$04$ZTWSX.0UDtfHZJGRcCTlB.dkC9j.jI8zkjfa/2ndeFU.GgjBofqQG";
-        let mut builder = ConsumerTableBuilder::new(&[]);
-        for (name, password, is_disabled) in
-            [("acme", Some(bcrypt), false), ("old", Some(bcrypt), true), ("bare", None, false)]
-        {
-            let password = password.map(Into::into);
-            let name = name.into();
-            let record = ConsumerRecord { name, password, is_disabled, ..Default::default() };
-            assert_eq!(builder.add(&record, 1), []);
-        }
-        let table = builder.build();
-        let kind = AuthKind::Basic { forwarding: KeyForwarding::Remove };
-        let method = Arc::new(AuthMethod { name: "staff".into(), kind, max_failures: None });
-        let auth = RouteAuth::new(vec![method], WithoutCredentials::Refuse, None);
-        let proven = |name: &str, table: &ConsumerTable| {
-            let value = format!("Basic {}", STANDARD.encode(format!("{name}:open sesame")));
-            let headers: Fields = [("Authorization", value)].into_iter().collect();
-            let request = AuthCredentials { headers: &headers, query: None, certificate: None };
-            let presented = auth.presented(&request).unwrap().unwrap();
-            let verification = auth.verify(&presented, table, StoreTime::ZERO).ok()?;
-            let Verification::Password(proof) = verification else { panic!("no password") };
-            assert_eq!(proof.hash, bcrypt);
-            Some(proof.consumer.map(|consumer| consumer.name.to_owned()))
-        };
-        assert_eq!(proven("acme", &table), Some(Some("acme".to_owned())));
-        for unknown in ["old", "bare", "other"] {
-            assert_eq!(proven(unknown, &table), Some(None), "{unknown}");
-        }
-        assert_eq!(proven("acme", &ConsumerTable::default()), None, "there is nothing to hide");
-        let challenges = &auth.missing.challenges;
-        assert_eq!(&*challenges[0], "Basic realm=\"staff\", charset=\"UTF-8\"");
-        let malformed: Fields = [("authorization", "Basic x")].into_iter().collect();
-        let request = AuthCredentials { headers: &malformed, query: None, certificate: None };
-        let presented = auth.presented(&request).unwrap().unwrap();
-        assert!(auth.verify(&presented, &table, StoreTime::ZERO).is_err());
-    }
-
-    #[test]
-    fn a_route_admits_by_plan_or_name() {
-        let allowed = AllowedConsumers {
-            plans: [Box::from("gold")].into(),
-            names: [Box::from("acme")].into(),
-        };
-        let methods = || vec![key_method(vec![header("x-api-key")])];
-        let listed = RouteAuth::new(methods(), WithoutCredentials::Refuse, Some(allowed));
-        let open = RouteAuth::new(methods(), WithoutCredentials::Refuse, None);
-        for (name, plan, is_allowed) in [
-            ("acme", None, true),
-            ("other", Some("gold"), true),
-            ("other", Some("free"), false),
-            ("other", None, false),
-            ("gold", Some("acme"), false),
-        ] {
-            let consumer = Some(Consumer { name, plan });
-            assert_eq!(listed.allows(consumer), is_allowed, "{name} {plan:?}");
-            assert!(open.allows(consumer));
-        }
-        assert!(open.allows(None) && !listed.allows(None));
-    }
-
-    #[test]
-    fn challenges_name_the_methods() {
-        let methods = vec![
-            key_method(vec![header("x-api-key"), ApiKeySource::Header(header::AUTHORIZATION)]),
-            certificate_method(),
-        ];
-        let missing = Unauthenticated::missing(&methods);
-        assert_eq!(
-            &*missing.detail,
-            "the request has no credentials; expected an API key in the header x-api-key or the header \
-             authorization, or a client certificate"
-        );
-        let challenges: Vec<&str> = missing.challenges.iter().map(|text| &**text).collect();
-        let own = "ApiKey realm=\"keys\", in=\"header\", name=\"x-api-key\"";
-        let expected = [own, "Bearer realm=\"keys\"", "Certificate realm=\"partner\""];
-        assert_eq!(challenges, expected);
-        let invalid = Unauthenticated::invalid(&methods);
-        let bearer = "Bearer realm=\"keys\", error=\"invalid_token\", \
-                      error_description=\"the credentials are not valid\"";
-        assert_eq!(&*invalid.challenges[1], bearer);
-        assert_eq!(&*invalid.detail, "the credentials are not valid");
-    }
-}
+mod tests;

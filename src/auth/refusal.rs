@@ -15,6 +15,17 @@ pub enum AuthRefusal {
     Missing,
     /// Its credentials are not valid.
     Invalid,
+    /// Its signed token is not valid.
+    InvalidToken,
+    /// Its signed token has expired.
+    ExpiredToken,
+}
+
+impl AuthRefusal {
+    /// True if a signature was verified to find out.
+    pub fn is_of_token(self) -> bool {
+        matches!(self, Self::InvalidToken | Self::ExpiredToken)
+    }
 }
 
 /// The refusal of a request that is not authenticated: its text, and a challenge for each method.
@@ -30,6 +41,8 @@ pub struct Unauthenticated {
 
 /// The text for a client with wrong credentials.
 const INVALID: &str = "the credentials are not valid";
+/// The text for a client with an expired token: it needs a new one. No guess comes this far.
+const EXPIRED: &str = "the token has expired";
 
 impl Unauthenticated {
     /// The refusal of a request without credentials.
@@ -43,12 +56,13 @@ impl Unauthenticated {
         Self { reason: AuthRefusal::Missing, detail: detail.into(), challenges }
     }
 
-    /// The refusal of a request with wrong credentials.
-    pub(super) fn invalid(methods: &[Arc<AuthMethod>]) -> Self {
+    /// The refusal of a request with wrong credentials, for this `reason`.
+    pub(super) fn wrong(methods: &[Arc<AuthMethod>], reason: AuthRefusal) -> Self {
+        let detail = if reason == AuthRefusal::ExpiredToken { EXPIRED } else { INVALID };
         // RFC 6750, 3.1.
-        let error = format!(", error=\"invalid_token\", error_description=\"{INVALID}\"");
+        let error = format!(", error=\"invalid_token\", error_description=\"{detail}\"");
         let challenges = challenges(methods, &error);
-        Self { reason: AuthRefusal::Invalid, detail: INVALID.into(), challenges }
+        Self { reason, detail: detail.into(), challenges }
     }
 }
 
@@ -78,6 +92,9 @@ fn challenges(methods: &[Arc<AuthMethod>], error: &str) -> Box<[Box<str>]> {
             }
             AuthKind::Certificate { .. } => {
                 challenges.push(format!("Certificate realm=\"{name}\"").into());
+            }
+            AuthKind::Jwt(_) => {
+                challenges.push(format!("Bearer realm=\"{name}\"{error}").into());
             }
             // Its own answers are the challenges.
             AuthKind::Forward(_) => {}

@@ -25,7 +25,7 @@ const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)"
 pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path, env) {
         Ok((loaded, snapshot)) => {
-            if let Some(faults) = secret_fault(&loaded, env) {
+            if let Some(faults) = secret_fault(&loaded, &snapshot, env) {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
             if let Err(faults) = snapshot.consumers.load() {
@@ -184,7 +184,10 @@ fn print_override_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()>
 }
 
 /// The faults of secrets that are readable on this machine but invalid.
-fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
+fn secret_fault(loaded: &LoadedConfig, snapshot: &Snapshot, env: EnvLookup<'_>) -> Option<Faults> {
+    if let Some(faults) = Faults::new(snapshot.token_secret_faults(&loaded.source, env)) {
+        return Some(faults);
+    }
     let redis = loaded.config.store.redis.as_ref().and_then(|redis| redis.secret.as_ref());
     let admin = loaded.config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     let secrets: [(_, Option<&SecretReference>); 2] =
@@ -214,7 +217,8 @@ fn print_missing_secrets_and_files(
     let passwords = redis.into_iter().flat_map(|redis| redis.password.iter().chain(&redis.secret));
     let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     let traces = config.traces.iter().flat_map(|traces| traces.headers.values());
-    for secret in passwords.chain(sentinel).chain(token).chain(traces) {
+    let tokens = config.auth.values().filter_map(|method| method.jwt.as_ref()?.secret.as_ref());
+    for secret in passwords.chain(sentinel).chain(token).chain(traces).chain(tokens) {
         if let Err(error) = secret.reveal(env) {
             writeln!(out, "\nnote: {error} {ON_THIS_MACHINE}")?;
         }

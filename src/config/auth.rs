@@ -7,12 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::forward_auth::ForwardAuthConfig;
+use super::jwt::JwtConfig;
 use super::rate::Rate;
 use super::scalar::{ScalarValue, impl_scalar, is_token};
 use crate::identity::ApiKeySource;
 use crate::tls::CertificateName;
 
-/// A way to authenticate. It has exactly one kind: `api_key`, `basic`, `certificate` or `forward`.
+/// A way to authenticate. It has exactly one kind: `api_key`, `basic`, `certificate`, `forward` or
+/// `jwt`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthMethodConfig {
@@ -25,6 +27,8 @@ pub struct AuthMethodConfig {
     pub certificate: Option<CertificateAuthConfig>,
     /// A service that decides. Default: none.
     pub forward: Option<ForwardAuthConfig>,
+    /// Signed tokens (JWT) of an identity provider. Default: none.
+    pub jwt: Option<JwtConfig>,
     /// Maximum number of requests of one client address whose credentials are refused, such as `30/1m`, or `off`.
     /// Beyond it, the address gets a 429 before anything is verified.
     #[serde(default)]

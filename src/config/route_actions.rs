@@ -40,8 +40,9 @@ pub struct RouteHeaders {
 }
 
 /// Header fields that are set, added and removed. Values may contain the variables `{client_ip}`, `{host}`,
-/// `{method}`, `{scheme}`, `{request_id}`, `{route}`, `{path}`, `{query}`, `{consumer}`, `{plan}`, `{path.NAME}`
-/// and `{header.NAME}` of the request; `{{` and `}}` are literal braces. A field with an empty value is not written.
+/// `{method}`, `{scheme}`, `{request_id}`, `{route}`, `{path}`, `{query}`, `{consumer}`, `{plan}`,
+/// `{claim.NAME}`, `{path.NAME}` and `{header.NAME}` of the request; `{{` and `}}` are literal braces. A field with an
+/// empty value is not written.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeaderRulesConfig {

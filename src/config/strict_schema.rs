@@ -26,8 +26,10 @@ const PATH_TEXT: &str = "([!$%&'()*+,.0-9:=@A-Z_a-z~\"|^`\\[\\]-]|\\{\\{|\\}\\})
 const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
 /// Lists that need at least one item: a definition, and its key.
-const NOT_EMPTY: [(&str, &str); 14] = [
+const NOT_EMPTY: [(&str, &str); 16] = [
     ("ApiKeyConfig", "from"),
+    ("JwtConfig", "audiences"),
+    ("JwtConfig", "algorithms"),
     ("AccessLogConfig", "fields"),
     ("Tls", "certificates"),
     ("ProxyProtocol", "from"),
@@ -44,8 +46,9 @@ const NOT_EMPTY: [(&str, &str); 14] = [
 ];
 
 /// Lists whose items must be unique.
-const UNIQUE: [(&str, &str); 8] = [
+const UNIQUE: [(&str, &str); 9] = [
     ("ApiKeyConfig", "from"),
+    ("JwtConfig", "algorithms"),
     ("RouteConfig", "auth"),
     ("AccessLogConfig", "fields"),
     ("LimitConfig", "key"),
@@ -56,8 +59,9 @@ const UNIQUE: [(&str, &str); 8] = [
 ];
 
 /// Definitions that need exactly one of the listed keys.
-const ONE_OF: [(&str, &[&str]); 5] = [
-    ("AuthMethodConfig", &["api_key", "basic", "certificate", "forward"]),
+const ONE_OF: [(&str, &[&str]); 6] = [
+    ("AuthMethodConfig", &["api_key", "basic", "certificate", "forward", "jwt"]),
+    ("JwtConfig", &["jwks", "secret"]),
     ("UpstreamConfig", &["targets", "respond"]),
     ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
     ("ErrorBodyConfig", &["file", "body"]),
@@ -159,6 +163,7 @@ fn tighten_texts(definitions: &mut Value) {
         ("HealthCheck", "host", "^[^\\s/?#@]+$".to_owned()),
         ("RouteConfig", "rewrite", "^/[^\\s?#<>\\\\`]*$".to_owned()),
         ("Traces", "service_name", some.to_owned()),
+        ("JwtConfig", "issuer", "^.+$".to_owned()),
         ("Sentinel", "master", NAME.to_owned()),
     ] {
         definitions[definition]["properties"][key]["pattern"] = pattern.into();

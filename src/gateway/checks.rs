@@ -152,6 +152,9 @@ impl Gateway {
                 request.ledger.refused_by.push(Arc::clone(&blocked.limit));
                 Err(GatewayError::TooManyFailures(blocked))
             }
+            Err(GatewayError::Unauthenticated(failed)) if failed.refused.reason.is_of_token() => {
+                Err(GatewayError::Unauthenticated(failed))
+            }
             Err(error) => self.admit_identified(peer, request, plan, Err(error)),
         }
     }

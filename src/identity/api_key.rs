@@ -32,6 +32,11 @@ impl fmt::Display for ApiKeySource {
 }
 
 impl ApiKeySource {
+    /// True for the header `Authorization`.
+    pub fn is_authorization(&self) -> bool {
+        matches!(self, Self::Header(name) if *name == header::AUTHORIZATION)
+    }
+
     /// The key in this place of a request; `None` without one, or with an empty one.
     ///
     /// # Errors
@@ -70,11 +75,27 @@ pub fn after_scheme<'v>(value: &'v [u8], scheme: &[u8]) -> Option<&'v [u8]> {
     has_scheme.then(|| trim(rest))
 }
 
+/// True if a value has the form of a signed token: three parts that dots separate.
+pub fn has_token_form(value: &[u8]) -> bool {
+    memchr::memchr_iter(b'.', value).count() == 2
+}
+
 /// The credentials that are removed from a forwarded request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RemovedCredentials {
     keys: Box<[ApiKeySource]>,
     password: PasswordRemoval,
+    tokens: BearerTokens,
+}
+
+/// What becomes of a signed token after `Bearer`, where an API key is removed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum BearerTokens {
+    /// It is taken for a key.
+    #[default]
+    AreKeys,
+    /// It stays.
+    Stay,
 }
 
 /// What becomes of a name and a password after `Basic` in a forwarded request.
@@ -90,7 +111,14 @@ pub enum PasswordRemoval {
 impl RemovedCredentials {
     /// Removes the keys in `sources`, and passwords by `password`.
     pub fn new(sources: impl IntoIterator<Item = ApiKeySource>, password: PasswordRemoval) -> Self {
-        Self { keys: sources.into_iter().collect(), password }
+        let keys = sources.into_iter().collect();
+        Self { keys, password, tokens: BearerTokens::AreKeys }
+    }
+
+    /// The same credentials, but a signed token after `Bearer` stays.
+    #[must_use]
+    pub fn except_tokens(self) -> Self {
+        Self { tokens: BearerTokens::Stay, ..self }
     }
 
     /// True if nothing is removed.
@@ -125,11 +153,18 @@ impl RemovedCredentials {
         }
         self.keys.iter().any(|source| match source {
             ApiKeySource::Header(header) => {
-                is_header(header) && (*header != header::AUTHORIZATION || has_scheme(BEARER))
+                is_header(header) && (*header != header::AUTHORIZATION || self.is_key(headers))
             }
             ApiKeySource::Query(_) => false,
             ApiKeySource::Cookie(_) => name.eq_ignore_ascii_case(b"cookie"),
         })
+    }
+
+    /// True if `Authorization` has an API key.
+    fn is_key(&self, headers: &Fields) -> bool {
+        let value = headers.get(header::AUTHORIZATION).map(trim);
+        let value = value.and_then(|value| after_scheme(value, BEARER));
+        value.is_some_and(|value| self.tokens == BearerTokens::AreKeys || !has_token_form(value))
     }
 
     /// True if a cookie may be removed.

@@ -45,6 +45,8 @@ pub enum KeyPart {
     Consumer,
     /// The name of the consumer's plan.
     Plan,
+    /// A claim of the consumer's token.
+    Claim(String),
 }
 
 impl KeyPart {
@@ -63,6 +65,7 @@ impl KeyPart {
             Self::Query(_) => 10,
             Self::Consumer => CONSUMER_TAG,
             Self::Plan => 14,
+            Self::Claim(_) => 15,
         }
     }
 
@@ -77,9 +80,12 @@ impl KeyPart {
             | Self::PathParam(_)
             | Self::Plan => false,
             Self::Header(name) => *name != header::HOST,
-            Self::ClientIp | Self::Token | Self::Cookie(_) | Self::Query(_) | Self::Consumer => {
-                true
-            }
+            Self::ClientIp
+            | Self::Token
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Consumer
+            | Self::Claim(_) => true,
         }
     }
 
@@ -120,6 +126,10 @@ impl KeyPart {
             Self::Plan => {
                 let plan = subject.consumer.and_then(|consumer| consumer.plan);
                 Cow::Borrowed(plan.unwrap_or_default().as_bytes())
+            }
+            Self::Claim(name) => {
+                let claim = subject.consumer.and_then(|consumer| consumer.claim(name));
+                Cow::Borrowed(claim.unwrap_or_default().as_bytes())
             }
         })
     }

@@ -111,9 +111,12 @@ impl KeyPart {
             Self::Cookie(_) => cookie(bytes)?,
             Self::Path => strip_matrix_params(value).into_owned().into_bytes().into(),
             Self::Header(_) | Self::PathParam(_) | Self::Query(_) => word(bytes)?,
-            Self::ClientIp | Self::Method | Self::Route | Self::Consumer | Self::Plan => {
-                bytes.into()
-            }
+            Self::ClientIp
+            | Self::Method
+            | Self::Route
+            | Self::Consumer
+            | Self::Plan
+            | Self::Claim(_) => bytes.into(),
         })
     }
 }
@@ -177,7 +180,7 @@ mod tests {
             token_sources: &sources(),
             token_hash: None,
             ipv6_prefix: 64,
-            consumer: Some(Consumer { name: "acme", plan: Some("gold") }),
+            consumer: Some(Consumer::new("acme", Some("gold"))),
         })
     }
 

@@ -45,6 +45,7 @@ impl fmt::Display for KeyPart {
             Self::Query(name) => write!(f, "query:{name}"),
             Self::Consumer => f.write_str("consumer"),
             Self::Plan => f.write_str("plan"),
+            Self::Claim(name) => write!(f, "claim:{name}"),
         }
     }
 }
@@ -140,7 +141,7 @@ mod tests {
             token_sources: &[CredentialSource::Header(header::AUTHORIZATION)],
             token_hash: None,
             ipv6_prefix: 64,
-            consumer: Some(Consumer { name: "acme", plan: Some("gold") }),
+            consumer: Some(Consumer::new("acme", Some("gold"))),
         };
         KeyPlan(parts).display_values(&subject).unwrap()
     }

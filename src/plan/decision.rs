@@ -141,6 +141,7 @@ pub fn refused_admission(error: &GatewayError) -> Admission {
     match error {
         GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => Admission::Unlimited,
         GatewayError::AccessDenied
+        | GatewayError::MissingClaims(_)
         | GatewayError::ConsumerNotAllowed
         | GatewayError::PlanBlocked
         | GatewayError::OverrideBlocked => Admission::Denied,

@@ -14,8 +14,13 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         notes.push(missing_parts(
             replay,
             "Tidegate's log",
-            &["headers", "cookies", "query"],
-            |part| matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_)),
+            &["headers", "cookies", "query", "claims"],
+            |part| {
+                matches!(
+                    part,
+                    KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Claim(_)
+                )
+            },
         ));
     }
     if has(Format::Combined) {
@@ -101,7 +106,11 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
         let is_missing = |part: &KeyPart| {
             matches!(
                 part,
-                KeyPart::Token | KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_)
+                KeyPart::Token
+                    | KeyPart::Header(_)
+                    | KeyPart::Cookie(_)
+                    | KeyPart::Query(_)
+                    | KeyPart::Claim(_)
             )
         };
         policy

@@ -50,6 +50,7 @@ impl GrpcStatus {
             GatewayError::Unauthenticated(_) => Self::Unauthenticated,
             GatewayError::RefusedByService(reply) => Self::of_service(reply.status),
             GatewayError::AccessDenied
+            | GatewayError::MissingClaims(_)
             | GatewayError::ConsumerNotAllowed
             | GatewayError::PlanBlocked
             | GatewayError::OverrideBlocked => Self::PermissionDenied,

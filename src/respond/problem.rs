@@ -108,12 +108,15 @@ pub(super) fn refused_retry_after<'a>(
     }
 }
 
-/// Adds the challenges of a 401, which it must have (RFC 9110, 15.5.2).
+/// Adds the challenges of a 401, which it must have (RFC 9110, 15.5.2), or that of a token without a scope.
 pub(super) fn push_challenges(error: &GatewayError, fields: &mut Fields) {
-    if let GatewayError::Unauthenticated(failed) = error {
-        for challenge in &failed.refused.challenges {
-            fields.push("www-authenticate", challenge.as_bytes());
-        }
+    let challenges = match error {
+        GatewayError::Unauthenticated(failed) => &*failed.refused.challenges,
+        GatewayError::MissingClaims(missing) => missing.challenge.as_slice(),
+        _ => &[],
+    };
+    for challenge in challenges {
+        fields.push("www-authenticate", challenge.as_bytes());
     }
 }
 

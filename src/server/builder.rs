@@ -21,6 +21,7 @@ use crate::{
         BlockedAddresses, ConnectionLimit, DelayQueues, KnownAdmissions, PasswordVerifier, Shared,
     },
     handover::PassedSockets,
+    key_sets::KeySets,
     live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::Metrics,
     overrides::{OverrideStore, OverridesContent, read_file},
@@ -113,6 +114,9 @@ impl ServerBuilder {
         upstreams.apply(&snapshot.upstreams);
         let traces = Arc::new(TraceQueue::default());
         traces.configure(snapshot.export_settings(&loaded.source, &*env)?);
+        snapshot.reveal_token_secrets(&loaded.source, &*env)?;
+        let key_sets = Arc::new(KeySets::default());
+        key_sets.apply(snapshot.jwt_methods());
         let shared = Arc::new(Shared {
             traces,
             upstreams: Arc::new(upstreams),
@@ -131,6 +135,7 @@ impl ServerBuilder {
             consumers: LiveConsumers::new(Arc::clone(&consumers.table)),
             overrides: LiveOverrides::default(),
             override_store,
+            key_sets,
             blocked_addresses: BlockedAddresses::default(),
             passwords: PasswordVerifier::default(),
             known_admissions: KnownAdmissions::default(),

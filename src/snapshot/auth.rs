@@ -9,6 +9,7 @@ use hashbrown::HashSet;
 use siphasher::sip::SipHasher13;
 
 use super::forward_auth;
+use super::jwt::{self, JwtInputs};
 use super::section::Section;
 use crate::auth::{
     AllowedConsumers, AuthKind, AuthMethod, KeyForwarding, RouteAuth, WithoutCredentials,
@@ -21,12 +22,20 @@ use crate::limit::{Limit, LimitIdentity, MAX_RESOLUTION, Quota};
 pub(super) type AuthMethods = BTreeMap<String, Arc<AuthMethod>>;
 
 /// Compiles the section `auth`. A faulty method is reported and left out.
-pub(super) fn methods(root: &Section<'_>, config: &Config) -> AuthMethods {
+pub(super) fn methods(root: &Section<'_>, config: &Config, inputs: &mut JwtInputs) -> AuthMethods {
     let mut methods = AuthMethods::new();
     for (name, configured) in &config.auth {
         let section = root.at("auth").entry(name);
         section.ensure_key_name(name);
-        let Some(kind) = kind(&section, configured, config) else { continue };
+        let compiled = match only_kind(&section, configured) {
+            None => None,
+            Some("jwt") => configured.jwt.as_ref().and_then(|jwt| {
+                let method = jwt::method(&section.at("jwt"), name, jwt, config, inputs)?;
+                Some(AuthKind::Jwt(Arc::new(method)))
+            }),
+            Some(_) => kind(&section, configured, config),
+        };
+        let Some(kind) = compiled else { continue };
         let max_failures = max_failures(name, configured.max_failures);
         let method = AuthMethod { name: name.as_str().into(), kind, max_failures };
         methods.insert(name.clone(), Arc::new(method));
@@ -35,30 +44,42 @@ pub(super) fn methods(root: &Section<'_>, config: &Config) -> AuthMethods {
     methods
 }
 
-/// The kind of a method; `None` if it has none, or two, or is faulty.
+/// The name of a method's kind; `None` if it has none, or two, or cannot be read.
+fn only_kind(section: &Section<'_>, configured: &config::AuthMethodConfig) -> Option<&'static str> {
+    if !section.can_read(&KINDS) {
+        return None;
+    }
+    let config::AuthMethodConfig { api_key, basic, certificate, forward, jwt, .. } = configured;
+    let is_set = [
+        api_key.is_some(),
+        basic.is_some(),
+        certificate.is_some(),
+        forward.is_some(),
+        jwt.is_some(),
+    ];
+    let mut set = KINDS.iter().zip(is_set).filter_map(|(kind, is_set)| is_set.then_some(*kind));
+    match (set.next(), set.next()) {
+        (Some(only), None) => Some(only),
+        (Some(first), Some(second)) => {
+            let what = format!("both `{first}` and `{second}`");
+            section.at(second).fault_at_key(what, "one of them");
+            None
+        }
+        (None, _) => {
+            let expected = "`api_key`, `basic`, `certificate`, `forward` or `jwt`";
+            section.fault_at_key("no kind", expected);
+            None
+        }
+    }
+}
+
+/// The kind of a method that is not `jwt`; `None` if it is faulty.
 fn kind(
     section: &Section<'_>,
     configured: &config::AuthMethodConfig,
     config: &Config,
 ) -> Option<AuthKind> {
-    if !section.can_read(&KINDS) {
-        return None;
-    }
     let config::AuthMethodConfig { api_key, basic, certificate, forward, .. } = configured;
-    let is_set = [api_key.is_some(), basic.is_some(), certificate.is_some(), forward.is_some()];
-    let mut set = KINDS.iter().zip(is_set).filter_map(|(kind, is_set)| is_set.then_some(*kind));
-    match (set.next(), set.next()) {
-        (Some(_), None) => {}
-        (Some(first), Some(second)) => {
-            let what = format!("both `{first}` and `{second}`");
-            section.at(second).fault_at_key(what, "one of them");
-            return None;
-        }
-        (None, _) => {
-            section.fault_at_key("no kind", "`api_key`, `basic`, `certificate` or `forward`");
-            return None;
-        }
-    }
     if let Some(key) = api_key {
         check_sources(&section.at("api_key").at("from"), &key.from);
         ensure_consumers(section, config, "API keys", "key");
@@ -78,7 +99,7 @@ fn kind(
 }
 
 /// The kinds, in the order of [`config::AuthMethodConfig`].
-const KINDS: [&str; 4] = ["api_key", "basic", "certificate", "forward"];
+const KINDS: [&str; 5] = ["api_key", "basic", "certificate", "forward", "jwt"];
 
 fn forwarding(forward_credentials: bool) -> KeyForwarding {
     if forward_credentials { KeyForwarding::Keep } else { KeyForwarding::Remove }

@@ -15,7 +15,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     for route in &config.routes {
         for name in route.limits.iter().chain(route.status.iter().flatten()) {
             let Some(limit) = config.limits.get(name) else { continue };
-            let Some(note) = note(route, limit) else { continue };
+            let Some(note) = note(route, limit, config) else { continue };
             if noted.insert(name) {
                 root.at("limits").entry(name).at("key").note(note.what, note.expected);
             }
@@ -46,15 +46,26 @@ struct KeyNote {
     expected: &'static str,
 }
 
-fn note(route: &RouteConfig, limit: &LimitConfig) -> Option<KeyNote> {
+fn note(route: &RouteConfig, limit: &LimitConfig, config: &Config) -> Option<KeyNote> {
     let has = |part: KeyPart| limit.key.contains(&part);
     let name = &route.name;
     if route.auth.is_empty() {
-        let part = [KeyPart::Consumer, KeyPart::Plan].into_iter().find(|part| has(part.clone()))?;
+        let is_of_consumer =
+            |part: &&KeyPart| matches!(part, KeyPart::Consumer | KeyPart::Plan | KeyPart::Claim(_));
+        let part = limit.key.iter().find(is_of_consumer)?;
         let what = format!(
             "`{part}` is empty on the route `{name}`, which has no `auth`: it counts addresses"
         );
         return Some(KeyNote { what, expected: "`auth` of the route, or another key" });
+    }
+    let has_tokens =
+        route.auth.iter().any(|name| config.auth.get(name).is_some_and(|own| own.jwt.is_some()));
+    let claim = limit.key.iter().find(|part| matches!(part, KeyPart::Claim(_)));
+    if let Some(part) = claim.filter(|_| !has_tokens) {
+        let what = format!(
+            "`{part}` is empty on the route `{name}`, which has no method `jwt`: it counts addresses"
+        );
+        return Some(KeyNote { what, expected: "a method `jwt` in `auth` of the route" });
     }
     has(KeyPart::Token).then(|| KeyNote {
         what: format!(
@@ -131,7 +142,7 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
             (
                 "{api_key: {}}",
                 "{}",
-                "1:8: no kind, expected `api_key`, `basic`, `certificate` or `forward`",
+                "1:8: no kind, expected `api_key`, `basic`, `certificate`, `forward` or `jwt`",
             ),
             (
                 "{api_key: {}}",

@@ -117,6 +117,7 @@ fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
         KeyPart::ClientIp
         | KeyPart::Consumer
         | KeyPart::Plan
+        | KeyPart::Claim(_)
         | KeyPart::Host
         | KeyPart::Method
         | KeyPart::Route

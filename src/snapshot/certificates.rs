@@ -67,7 +67,7 @@ impl Snapshot {
         listeners.chain(admin).chain(upstreams)
     }
 
-    /// The files of certificates, keys and authorities, as they were read.
+    /// The files of certificates, keys, authorities and key sets, as they were read.
     pub fn tls_files(&self) -> Vec<TlsFile> {
         let names = self.listeners.iter().filter_map(|rules| rules.tls.as_ref());
         let names = names
@@ -85,6 +85,7 @@ impl Snapshot {
             files.extend(service.tls_files.iter().cloned());
         }
         files.extend(self.traces.iter().flat_map(|traces| traces.tls_files().iter().cloned()));
+        files.extend(self.jwt.files.iter().cloned());
         files
     }
 

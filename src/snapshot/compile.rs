@@ -1,6 +1,7 @@
 //! Assembles the snapshot. Every section is compiled even if others are faulty, so that all faults are
 //! found at once.
 
+use super::jwt::JwtInputs;
 use super::routes::RouteParts;
 use super::section::{FaultCollector, Section};
 use super::{
@@ -23,7 +24,8 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let identity = identity(&root.at("client"), &config.client);
     let limits = limits::compile(root, config, &identity.token);
     plans::check(root, config);
-    let auth = auth::methods(root, config);
+    let mut jwt = JwtInputs::default();
+    let auth = auth::methods(root, config, &mut jwt);
     let consumers = consumers::compile(root, config);
     let parts =
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
@@ -54,6 +56,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             traces,
             auth_methods: auth.into_values().collect(),
             plans: config.plans.keys().map(|name| name.as_str().into()).collect(),
+            jwt,
             consumers,
             overrides_file: config.overrides.as_ref().map(|own| own.file.clone()),
             notes,

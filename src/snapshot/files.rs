@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::section::Section;
-use crate::config::{CertificateFiles, Config, LogDestination, SecretReference};
+use crate::config::{CertificateFiles, Config, JwksLocation, LogDestination, SecretReference};
 use crate::file::{READ_TIMEOUT, read_within};
 
 /// The permission bit that lets every user read.
@@ -125,6 +125,17 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     }
     let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     add(root.at("admin").at("token"), token.and_then(secret_file), FileContent::Secret);
+    for (name, jwt) in config.auth.iter().filter_map(|(name, own)| Some((name, own.jwt.as_ref()?)))
+    {
+        let section = root.at("auth").entry(name).at("jwt");
+        let keys = match &jwt.jwks {
+            Some(JwksLocation::File(path)) => Some(path),
+            _ => None,
+        };
+        add(section.at("jwks"), keys, FileContent::Public);
+        add(section.at("tls_ca"), jwt.tls_ca.as_ref(), FileContent::Public);
+        add(section.at("secret"), jwt.secret.as_ref().and_then(secret_file), FileContent::Secret);
+    }
     if let Some(traces) = &config.traces {
         let section = root.at("traces");
         add(section.at("tls_ca"), traces.tls_ca.as_ref(), FileContent::Public);

@@ -292,7 +292,7 @@ routes: [{name: a, upstream: app, limits: [bucket, costly, exact]}]
         snapshot.limits.iter().find(|policy| policy.limit.name() == name).unwrap()
     }
 
-    const ACME: Option<Consumer<'_>> = Some(Consumer { name: "acme", plan: Some("gold") });
+    const ACME: Option<Consumer<'_>> = Some(Consumer::new("acme", Some("gold")));
 
     fn quota(table: &OverrideTable, policy: &LimitPolicy) -> Option<crate::limit::Quota> {
         match &table.find(policy, Key(7), ACME, NOW)?.limit {

@@ -17,7 +17,7 @@ fn values(headers: &Fields) -> TemplateValues<'_> {
         path: "/items/7",
         query: Some("a=1&b"),
         params: PARAMS,
-        consumer: Some(Consumer { name: "acme", plan: None }),
+        consumer: Some(Consumer::new("acme", None)),
         headers: Some(headers),
     }
 }

@@ -33,6 +33,13 @@ pub struct ClientTls {
     digest: u64,
 }
 
+impl ClientTls {
+    /// The digest of the settings and files: rules with equal ones are equal.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
 impl PartialEq for ClientTls {
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest

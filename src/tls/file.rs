@@ -26,7 +26,7 @@ impl TlsFile {
     /// # Errors
     ///
     /// It cannot be read, or is longer than 1 MiB.
-    pub(super) fn read(path: &Path) -> Result<(Self, Vec<u8>), TlsError> {
+    pub fn read(path: &Path) -> Result<(Self, Vec<u8>), TlsError> {
         let owned = path.to_owned();
         let content = read_within(READ_TIMEOUT, move || read_regular(&owned, MAX_LEN + 1));
         let content = content.map_err(|error| TlsError::Unreadable { path: shown(path), error })?;

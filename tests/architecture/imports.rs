@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 18] = [
+const LEAVES: [&str; 19] = [
     "auth",
     "balance",
     "compress",
@@ -14,6 +14,7 @@ const LEAVES: [&str; 18] = [
     "connection_state",
     "http1",
     "identity",
+    "key_sets",
     "limit",
     "overrides",
     "redis",
@@ -28,7 +29,7 @@ const LEAVES: [&str; 18] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 70] = [
+const ALLOWED: [(&str, &str, &str); 73] = [
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
@@ -42,6 +43,9 @@ const ALLOWED: [(&str, &str, &str); 70] = [
     ("overrides", "limit", "a key of a limit is a target"),
     ("overrides", "redis", "it opens its own connection to the servers of the store"),
     ("overrides", "secret", "a file has the secret under which its keys were hashed"),
+    ("key_sets", "auth", "it gives methods their keys, and reads them as `KeySet`"),
+    ("key_sets", "http_client", "sets are fetched by the client of the gateway itself"),
+    ("key_sets", "clock", "pauses between fetches, and their timeouts, wait on the clock"),
     ("config", "tls", "the part of a certificate that names a consumer is its type"),
     ("template", "identity", "the consumer and its plan are variables"),
     (
@@ -190,6 +194,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "http1",
             "http_client",
             "identity",
+            "key_sets",
             "limit",
             "live",
             "metrics",
@@ -271,6 +276,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "file",
             "gateway",
             "handover",
+            "key_sets",
             "live",
             "metrics",
             "overrides",

@@ -27,6 +27,7 @@ const RESERVED: [Reserved; 13] = [
             "src/http_client.rs",
             "src/trace/exporter.rs",
             "src/gateway/auth_service.rs",
+            "src/key_sets/fetch.rs",
             "src/cli/health/",
         ],
         why: "it is for the gateway's own requests; requests of clients are forwarded by `upstream`",

@@ -10,6 +10,8 @@ mod consumers_file;
 mod failures;
 /// What reaches the upstream.
 mod forwarded;
+/// Signed tokens.
+mod jwt;
 /// Limits, plans and tiers of consumers.
 mod plans;
 /// Services that decide.

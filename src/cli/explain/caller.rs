@@ -1,11 +1,12 @@
 //! The consumer that sends the request of `explain`.
 
+use crate::auth::jwt::TokenCache;
 use crate::auth::{
-    AuthCredentials, AuthError, ConsumerTable, PasswordProof, RouteAuth, Verification,
+    AuthContext, AuthCredentials, AuthError, ConsumerTable, PasswordProof, RouteAuth, Verification,
     is_password_of,
 };
 use crate::clock::StoreTime;
-use crate::error::{FailedAuthentication, GatewayError};
+use crate::error::{AuthOutage, FailedAuthentication, GatewayError};
 use crate::http1::RequestHead;
 use crate::identity::OwnedConsumer;
 
@@ -35,6 +36,8 @@ impl ExplainedCaller<'_> {
                 let failed = FailedAuthentication { refused, counted_by: None };
                 GatewayError::Unauthenticated(Box::new(failed))
             }
+            AuthError::MissingClaims(missing) => GatewayError::MissingClaims(missing),
+            AuthError::KeysUnavailable => GatewayError::CannotAuthenticate(AuthOutage::Keys),
         })
     }
 
@@ -56,6 +59,11 @@ impl ExplainedCaller<'_> {
                 let is_right = is_password_of(hash, credentials.password());
                 let consumer = consumer.filter(|_| is_right).ok_or_else(|| auth.invalid())?;
                 Ok(Some(consumer.into()))
+            }
+            Verification::Token(proof) => {
+                let tokens = TokenCache::new();
+                let context = AuthContext { consumers: self.consumers, tokens: &tokens, now };
+                auth.verify_token(proof, &context).map(Some)
             }
             // It is not asked: it would take the request for a real one.
             Verification::Service(_) => Ok(None),

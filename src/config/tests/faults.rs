@@ -272,7 +272,7 @@ fn an_unquoted_path_with_braces_is_explained() {
 fn faults_in_every_section_are_located() {
     let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
-    let part = "expected client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, \
+    let part = "expected client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
     let target =
         |t: &str| GOOD.replace("{respond: {body: hi}}", &format!("{{targets: [\"{t}\"]}}"));
@@ -410,7 +410,7 @@ routes:
 ";
     let keys = "algorithm, candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
                 reserve, resolution, strict, tiers, window";
-    let part = "client_ip, token, consumer, plan, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
+    let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, auth, consumers, plans, overrides, throttle, routes";
