@@ -150,7 +150,9 @@ impl OverridesFile {
             path: self.path.display().to_string(),
             error: error.to_string(),
         };
-        let folder = self.path.parent().filter(|folder| *folder != Path::new(""));
+        // Where a link leads to: the link stays.
+        let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let folder = target.parent().filter(|folder| *folder != Path::new(""));
         let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
         rustix::fs::flock(&folder, FlockOperation::LockExclusive)
             .map_err(|error| failed(error.into()))?;
@@ -173,7 +175,11 @@ impl OverridesFile {
             },
         };
         let overrides: Vec<&Override> = content.set.iter().map(|(_, own)| &**own).collect();
-        replace(&self.path, &text_of(&overrides, content.secret), &folder).map_err(failed)?;
+        let text = text_of(&overrides, content.secret);
+        // Readable by the gateway's user alone, unless the operator has made it readable by more.
+        let before_mode = fs::metadata(&target).map_or(0o600, |file| file.permissions().mode());
+        let mode = before_mode & if content.secret.is_some() { 0o770 } else { 0o777 };
+        replace(&target, &text, mode).and_then(|()| folder.sync_all()).map_err(failed)?;
         Ok(FileChange { before, content, stamp: FileStamp::of(&self.path).ok() })
     }
 }
@@ -183,27 +189,22 @@ fn change_secret(new: &Override, secret: SharedSecret) -> Option<SharedSecret> {
     matches!(new.target, OverrideTarget::Key(_)).then_some(secret)
 }
 
-/// Replaces the file at `path`, or the file that the link at `path` leads to.
-fn replace(path: &Path, text: &str, folder: &File) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut name = target.file_name().unwrap_or_default().to_owned();
+/// Replaces the file at `path`, with these permissions.
+fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = target.with_file_name(name);
+    let temporary = path.with_file_name(name);
     let write = || {
-        // Readable by the gateway's user alone: it may have a secret.
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
             .open(&temporary)?;
-        if let Ok(before) = fs::metadata(&target) {
-            file.set_permissions(fs::Permissions::from_mode(before.permissions().mode() & 0o777))?;
-        }
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&temporary, &target)?;
-        folder.sync_all()
+        fs::rename(&temporary, path)
     };
     write().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
@@ -270,6 +271,28 @@ mod tests {
         assert!(matches!(refused, Err(OverrideError::OtherSecret)));
         other.change(OverrideChange::Set(own("acme", 5)), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret), "it stays");
+    }
+
+    #[test]
+    fn a_link_stays_and_a_secret_is_not_readable_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = file(folder.path());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("real.yaml");
+        fs::write(&target, "overrides: []").unwrap();
+        let mode = || fs::metadata(&target).unwrap().permissions().mode() & 0o777;
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&target, &file.path).unwrap();
+        file.change(OverrideChange::Set(own("acme", 5)), NOW).unwrap();
+        assert!(fs::symlink_metadata(&file.path).unwrap().is_symlink());
+        assert_eq!((read_file(&target).unwrap().set.len(), mode()), (1, 0o644));
+        let key = Override { target: OverrideTarget::Key(crate::limit::Key(7)), ..own("a", 5) };
+        file.change(OverrideChange::Set(key), NOW).unwrap();
+        assert_eq!(mode(), 0o640);
+        let nowhere = OverridesFile { path: "/nowhere/at/all.yaml".into(), ..file };
+        let refused = nowhere.change(OverrideChange::Set(own("acme", 5)), NOW);
+        let Err(OverrideError::Write { path, .. }) = refused else { panic!("no error") };
+        assert_eq!(path, "/nowhere/at/all.yaml");
     }
 
     #[test]

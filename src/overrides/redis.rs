@@ -1,6 +1,7 @@
 //! [`RedisOverrides`]: the overrides in Redis, over a connection of its own.
 //!
-//! They are in one hash, `NAMESPACE:{overrides}`: a field for each override, and `version`, which every change raises.
+//! They are in one hash, `NAMESPACE:{overrides}`: a field for each override, and `version`, a random text that every change
+//! replaces.
 //! Once a second a gateway reads the version, and the whole hash only if the version is another one. Redis is the
 //! truth, with one exception: if it has lost its data, so that the hash is missing, the first gateway that finds it
 //! missing writes back what it knows.
@@ -15,7 +16,7 @@ use super::{
     set::{MAX_OVERRIDES, OverrideSet},
 };
 use crate::{
-    clock::{Clock, StoreTime},
+    clock::Clock,
     redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef},
 };
 
@@ -40,13 +41,13 @@ pub(super) struct RedisOverrides {
     restore: Script,
     connection: Option<NodeConnection>,
     /// The version that was read last; `None` before the first read, and if the hash was missing.
-    version: Option<u64>,
+    version: Option<Box<str>>,
     /// The overrides of that version.
     last: OverrideSet,
 }
 
 impl RedisOverrides {
-    /// Opens no connection yet. A manual `clock` also replaces Redis' clock.
+    /// Opens no connection yet. Overrides end by `clock`.
     pub(super) fn new(connector: Connector, clock: Clock) -> Self {
         Self {
             key: format!("{}:{{{TAG}}}", connector.namespace()),
@@ -76,22 +77,21 @@ impl RedisOverrides {
                 }
                 self.read_all().await.map(Some)
             }
-            Some(text) if text.parse().ok() == self.version && self.version.is_some() => Ok(None),
+            Some(text) if self.version.as_deref() == Some(&*text) => Ok(None),
             Some(_) => self.read_all().await.map(Some),
         }
     }
 
     /// Writes back what this gateway knows, after Redis has lost its data.
     async fn write_back(&mut self, known: &OverrideSet) -> Result<(), RedisFailure> {
-        let (key, version, now) =
-            (self.key.clone(), self.version.unwrap_or_default(), self.manual_now());
+        let (key, version) = (self.key.clone(), new_version()?);
         let records: Vec<(String, String)> =
             known.iter().map(|(id, own)| (id.to_string(), own.to_json())).collect();
         let written: u8 = self
             .call_script(
                 |store| &store.restore,
                 |command| {
-                    command.arg(1).arg(&key).arg(version).arg(now);
+                    command.arg(1).arg(&key).arg(&version);
                     for (id, text) in &records {
                         command.arg(id).arg(text);
                     }
@@ -123,7 +123,7 @@ impl RedisOverrides {
         let (mut set, mut version, mut faulty) = (OverrideSet::default(), None, 0_usize);
         for (field, value) in all {
             if field == VERSION {
-                version = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                version = String::from_utf8(value).ok().map(Into::into);
                 continue;
             }
             match Override::of_json(&value) {
@@ -149,7 +149,7 @@ impl RedisOverrides {
             OverrideChange::Lift(id) => (*id, String::new()),
         };
         let (key, now) = (self.key.clone(), self.clock.store_time());
-        let manual = self.manual_now();
+        let version = new_version().map_err(OverrideError::Redis)?;
         let ended = self.last.iter().filter(|(_, own)| !own.is_in_force(now)).take(MAX_ENDED);
         let ended: Vec<(String, String)> =
             ended.map(|(id, own)| (id.to_string(), own.to_json())).collect();
@@ -162,14 +162,13 @@ impl RedisOverrides {
                     .arg(id.to_string())
                     .arg(&text)
                     .arg(MAX_OVERRIDES)
-                    .arg(manual);
+                    .arg(&version);
                 for (id, text) in &ended {
                     command.arg(id).arg(text);
                 }
             },
         );
-        let (outcome, _, before): (i8, u64, Vec<u8>) =
-            written.await.map_err(OverrideError::Redis)?;
+        let (outcome, before): (i8, Vec<u8>) = written.await.map_err(OverrideError::Redis)?;
         match outcome {
             1 => {}
             0 => return Err(OverrideError::Unknown),
@@ -180,11 +179,6 @@ impl RedisOverrides {
         // If this fails, the next poll reads them.
         let set = self.read_all().await.ok();
         Ok(Changed { before, set })
-    }
-
-    /// The time that the scripts use, as their argument; 0 for Redis' clock.
-    fn manual_now(&self) -> u64 {
-        self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
     }
 
     async fn call_script<T: FromRedisValue>(
@@ -243,6 +237,14 @@ impl RedisOverrides {
         let reply = reply.map_err(|_| RedisFailure::Timeout)?;
         reply.map_err(|error| self.connector.classify_error(&error))
     }
+}
+
+/// A version that no other change has.
+fn new_version() -> Result<String, RedisFailure> {
+    // Without random numbers nothing is sent.
+    let numbers = getrandom::u64().and_then(|high| Ok((high, getrandom::u64()?)));
+    let (high, low) = numbers.map_err(|_| RedisFailure::Unsent)?;
+    Ok(format!("{high:016x}{low:016x}"))
 }
 
 fn command(name: &str, key: &str, field: Option<&str>) -> Cmd {

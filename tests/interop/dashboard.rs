@@ -245,6 +245,77 @@ fn the_token_is_asked_for_once_and_kept_in_the_tab() {
     assert_eq!(browser.eval("localStorage.length + document.cookie.length"), 0);
 }
 
+#[test]
+fn the_form_sets_and_lifts_an_override_with_the_token() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(path("token"), "0123456789abcdef\n").expect("a file");
+    let gateway = Gateway::start(&fill(
+        "
+        admin: {address: '127.0.0.1:0', token: 'file:{token}'}
+        overrides: {file: '{file}'}
+        upstreams: {hello: {respond: {body: hello}}}
+        limits: {few: {quota: 5, window: 1h, key: [consumer]}, caller: {quota: 3, window: 1h, key: [token]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [few, caller]}]
+        ",
+        [("token", path("token")), ("file", path("overrides.yaml"))],
+    ));
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    browser.wait_for("!document.getElementById('login').hidden");
+    browser.eval("document.getElementById('token').value = '0123456789abcdef', document.querySelector('#login button').click()");
+    browser.wait_for("document.getElementById('override-limits').children.length === 2");
+    assert!(browser.text("override-place").contains("overrides.file"));
+    let fill_in = |values: &[(&str, &str)]| {
+        let set = values.iter().map(|(id, value)| {
+            format!("document.getElementById('override-{id}').value = '{value}'; ")
+        });
+        format!(
+            "{}document.querySelector('#override-form button').click()",
+            set.collect::<String>()
+        )
+    };
+    let row = |cell: usize| {
+        format!("document.querySelector('#overrides tbody tr')?.cells[{cell}].textContent")
+    };
+    // A refused one is explained, and the form keeps its values.
+    let values = [("limit", "few"), ("target", "acme"), ("quota", "lots"), ("reason", "launch")];
+    browser.eval(&fill_in(&values));
+    browser.wait_for(
+        "document.getElementById('override-error').textContent.includes('expected a quota')",
+    );
+    assert_eq!(browser.eval("document.getElementById('override-target').value"), "acme");
+    browser.eval(&fill_in(&[("quota", "5000"), ("until", "2099-12-01T10:00:00Z")]));
+    browser.wait_for(&format!("{} === '5000'", row(2)));
+    assert_eq!(browser.text("override-error"), "");
+    assert_eq!(browser.eval(&row(1)), "consumer acme");
+    assert_eq!(browser.eval(&row(4)), "launch");
+    assert_eq!(browser.eval(&row(5)), "in force");
+    // A key is shown by its hash alone.
+    browser.eval(&fill_in(&[
+        ("limit", "caller"),
+        ("kind", "key"),
+        ("target", "secret-7"),
+        ("quota", "unlimited"),
+    ]));
+    browser.wait_for("document.querySelectorAll('#overrides tbody tr').length === 2");
+    assert!(!browser.text("overrides").contains("secret-7"));
+    for (width, colours) in [(1280, "light"), (1280, "dark"), (375, "light"), (375, "dark")] {
+        browser.view(width, 800, colours);
+        assert_eq!(browser.eval(LOW_CONTRAST), serde_json::json!([]), "{width} {colours}");
+        let page = browser.eval("document.documentElement.scrollWidth");
+        assert_eq!(page, width, "the page does not scroll sideways");
+    }
+    for left in [1, 0] {
+        browser.eval("document.querySelector('#overrides tbody button').click()");
+        browser.wait_for(&format!(
+            "document.querySelectorAll('#overrides tbody tr').length === {left}"
+        ));
+    }
+    let seen = browser.seen();
+    assert_eq!(seen["violations"], serde_json::json!([]));
+}
+
 /// The texts whose contrast with their background is less than WCAG 2.2 demands at level AA.
 const LOW_CONTRAST: &str = "(() => {
     const parse = (text) => text.match(/[\\d.]+/g).map(Number)

@@ -12,6 +12,8 @@ use crate::support::{charge, clock, eventually, now};
 
 /// A Cluster: slots that migrate, primaries that are killed.
 mod cluster;
+/// Overrides of quotas.
+mod overrides;
 /// The interval between probes of a lost server.
 mod probe_interval;
 /// Failovers by Sentinel.

@@ -371,7 +371,7 @@ async function setOverride(form) {
   const value = (id) => $(`override-${id}`).value.trim();
   const body = { limit: value("limit"), [value("kind")]: value("target"), reason: value("reason") };
   body.quota = /^[0-9]+$/.test(value("quota")) ? Number(value("quota")) : value("quota");
-  if (value("until")) body.until = new Date(value("until")).toISOString();
+  if (value("until")) body.until = value("until");
   const options = { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   if (await changeOverrides("/api/overrides", options, form.querySelector("button"))) form.reset();
 }
