@@ -2,14 +2,9 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
-
-use parking_lot::Mutex;
 
 use super::{
     change::{Changed, OverrideChange, OverrideError},
@@ -18,7 +13,7 @@ use super::{
     set::OverrideSet,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, StoreTime},
     config::Fault,
     file::{self, FileError, FileStamp},
     redis::Connector,
@@ -45,10 +40,18 @@ pub struct OverrideStore {
     read_at: AtomicU64,
 }
 
+/// What is read and what is changed are applied in the order of the lock: its holder applies its result without another
+/// wait, and readers and writers are tasks of one thread.
 enum Place {
     Nowhere,
-    File { file: OverridesFile, last: Arc<Mutex<Option<FileStamp>>> },
+    File(FilePlace),
     Redis(Box<tokio::sync::Mutex<RedisOverrides>>),
+}
+
+struct FilePlace {
+    file: OverridesFile,
+    /// The file when it was read or written last. Locked meanwhile.
+    last: tokio::sync::Mutex<Option<FileStamp>>,
 }
 
 impl OverrideStore {
@@ -63,8 +66,8 @@ impl OverrideStore {
 
     /// The file at `path`. `secret` is the one under which this process hashes keys.
     pub fn file(path: PathBuf, secret: SharedSecret, clock: Clock) -> Self {
-        let place = Place::File { file: OverridesFile { path, secret }, last: Arc::default() };
-        Self::new(place, clock)
+        let file = OverridesFile { path, secret };
+        Self::new(Place::File(FilePlace { file, last: None.into() }), clock)
     }
 
     /// Redis. Opens no connection yet.
@@ -77,7 +80,7 @@ impl OverrideStore {
     pub fn label(&self) -> &'static str {
         match self.place {
             Place::Nowhere => "none",
-            Place::File { .. } => "file",
+            Place::File(_) => "file",
             Place::Redis(_) => "redis",
         }
     }
@@ -85,16 +88,8 @@ impl OverrideStore {
     /// The file, if they are kept in one.
     pub fn path(&self) -> Option<&Path> {
         match &self.place {
-            Place::File { file, .. } => Some(&file.path),
+            Place::File(own) => Some(&own.file.path),
             Place::Nowhere | Place::Redis(_) => None,
-        }
-    }
-
-    /// True if overrides that name keys were hashed under the secret of this process.
-    fn has_own_keys(&self, content: &OverridesContent) -> bool {
-        match &self.place {
-            Place::File { file, .. } => content.secret.is_none_or(|secret| secret == file.secret),
-            Place::Nowhere | Place::Redis(_) => true,
         }
     }
 
@@ -110,7 +105,7 @@ impl OverrideStore {
     ) -> Result<Option<OverrideSet>, OverrideError> {
         let read = match &self.place {
             Place::Nowhere => Ok(None),
-            Place::File { file, last } => self.read_file(file, last).await,
+            Place::File(own) => own.read_if_changed().await,
             Place::Redis(redis) => {
                 let read = redis.lock().await.read_if_changed(known).await;
                 read.map_err(OverrideError::Redis)
@@ -123,37 +118,6 @@ impl OverrideStore {
         read
     }
 
-    async fn read_file(
-        &self,
-        file: &OverridesFile,
-        last: &Arc<Mutex<Option<FileStamp>>>,
-    ) -> Result<Option<OverrideSet>, OverrideError> {
-        let (path, last) = (file.path.clone(), Arc::clone(last));
-        let read = blocking(&file.path, move || {
-            // A missing file is not a change: it may be missing for a moment while it is replaced.
-            let Ok(stamp) = FileStamp::of(&path) else { return Ok(None) };
-            // Also after a fault: the next attempt follows the next change.
-            if last.lock().replace(stamp) == Some(stamp) {
-                return Ok(None);
-            }
-            read_file(&path).map(Some).map_err(OverrideError::Faults)
-        });
-        Ok(read.await?.map(|content| self.applicable(content)))
-    }
-
-    /// The overrides of a file, without the keys of another secret.
-    fn applicable(&self, content: OverridesContent) -> OverrideSet {
-        let has_own_keys = self.has_own_keys(&content);
-        let mut set = content.set;
-        if !has_own_keys {
-            tracing::warn!(
-                "the keys in the file of overrides were hashed under another secret; these overrides apply after a restart"
-            );
-            set.remove_keys();
-        }
-        set
-    }
-
     /// Makes a change.
     ///
     /// # Errors
@@ -162,17 +126,7 @@ impl OverrideStore {
     pub async fn change(&self, change: OverrideChange) -> Result<Changed, OverrideError> {
         match &self.place {
             Place::Nowhere => Err(OverrideError::NoPlace),
-            Place::File { file, last } => {
-                let (own, now, last) = (file.clone(), self.clock.store_time(), Arc::clone(last));
-                let changed = blocking(&file.path, move || {
-                    let changed = own.change(change, now)?;
-                    *last.lock() = changed.stamp;
-                    Ok(changed)
-                });
-                let changed = changed.await?;
-                let set = Some(self.applicable(changed.content));
-                Ok(Changed { before: changed.before, set })
-            }
+            Place::File(own) => own.change(change, self.clock.store_time()).await,
             Place::Redis(redis) => redis.lock().await.change(change).await,
         }
     }
@@ -183,6 +137,48 @@ impl OverrideStore {
             failed_reads: self.failed_reads.load(Ordering::Relaxed),
             read_at: self.read_at.load(Ordering::Relaxed),
         }
+    }
+}
+
+impl FilePlace {
+    async fn read_if_changed(&self) -> Result<Option<OverrideSet>, OverrideError> {
+        let mut last = self.last.lock().await;
+        let (path, before) = (self.file.path.clone(), *last);
+        let stamped = blocking(&self.file.path, move || {
+            // A missing file is not a change: it may be missing for a moment while it is replaced.
+            let stamp = FileStamp::of(&path).ok().filter(|stamp| Some(*stamp) != before);
+            Ok(stamp.map(|stamp| (stamp, read_file(&path))))
+        });
+        let Some((stamp, content)) = stamped.await? else { return Ok(None) };
+        // Also after a fault: the next attempt follows the next change.
+        *last = Some(stamp);
+        content.map(|content| Some(self.applicable(content))).map_err(OverrideError::Faults)
+    }
+
+    async fn change(
+        &self,
+        change: OverrideChange,
+        now: StoreTime,
+    ) -> Result<Changed, OverrideError> {
+        let mut last = self.last.lock().await;
+        let file = self.file.clone();
+        let changed = blocking(&self.file.path, move || file.change(change, now)).await?;
+        *last = changed.stamp;
+        let set = Some(self.applicable(changed.content));
+        Ok(Changed { before: changed.before, set })
+    }
+
+    /// The overrides of a file, without the keys that were hashed under another secret than this process's.
+    fn applicable(&self, content: OverridesContent) -> OverrideSet {
+        let mut set = content.set;
+        if content.secret.is_some_and(|secret| secret != self.file.secret) {
+            tracing::warn!(
+                "the keys in the file of overrides were hashed under another secret; these overrides apply after a \
+                 restart"
+            );
+            set.remove_keys();
+        }
+        set
     }
 }
 

@@ -169,6 +169,7 @@ fn unlimited_and_blocked_replace_the_limit() {
     let blocked = request(gateway, "/own", BREAD);
     assert_eq!(blocked.status, 403, "{}", blocked.text());
     assert_eq!(blocked.json()["detail"], "an operator has blocked this caller");
+    assert!(blocked.header("x-request-id").is_some(), "{}", blocked.head);
     assert_eq!(gateway.metric("tidegate_access_denied_total{route=\"own\"}"), 1);
     let seen = ask(gateway, "GET /api/limits/each?key=bread", "").json();
     assert_eq!((&seen["blocked"], &seen["override"]["quota"]), (&true.into(), &"blocked".into()));
