@@ -92,7 +92,7 @@ fn cost(process: &Process, target: SocketAddr, (_, path, credentials): &Row) -> 
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: bench.example\r\nAccept: */*\r\n{credentials}\r\n");
     let run = |requests| {
-        let within = Duration::from_secs(120);
+        let within = Duration::from_mins(2);
         let load = Load { target, connections: 16, requests, within };
         let tally = load.run_with(request.as_bytes()).expect("responses");
         assert_eq!(tally.statuses.get(&200), Some(&requests), "{path}: {:?}", tally.statuses);

@@ -199,8 +199,8 @@ impl GatewayError {
             Self::StoreUnavailable
             | Self::DelayTimeout
             | Self::ClientOverloaded
-            | Self::CannotAuthenticate(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Upstream(
+            | Self::CannotAuthenticate(_)
+            | Self::Upstream(
                 UpstreamError::Down { .. } | UpstreamError::Overloaded | UpstreamError::Shortage(_),
             ) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,

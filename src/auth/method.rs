@@ -339,7 +339,10 @@ impl AuthMethod {
             }
             AuthKind::Basic { .. } => {
                 let value = single_header(request.headers, &header::AUTHORIZATION)?;
-                Ok(value.map(trim).and_then(BasicCredentials::read).map(Proof::Password))
+                Ok(value
+                    .map(trim)
+                    .and_then(BasicCredentials::read)
+                    .map(|read| Proof::Password(read.ok())))
             }
             AuthKind::Forward(service) => {
                 let mut names = service.request_headers.iter();

@@ -17,6 +17,10 @@ const MAX_COST: u32 = 14;
 /// What a hash of a password must be.
 const EXPECTED: &str = "a hash as `argon2` or `htpasswd -B` prints it: `$argon2id$…` or `$2y$…`";
 
+/// A value after `Basic` that is no name and password.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MalformedCredentials;
+
 /// The credentials of a request after `Basic`.
 #[derive(Clone, Eq, PartialEq)]
 pub struct BasicCredentials {
@@ -26,14 +30,19 @@ pub struct BasicCredentials {
 }
 
 impl BasicCredentials {
-    /// Reads a value of `Authorization`. `None` under another scheme; `Some(None)` if it is malformed.
-    pub fn read(authorization: &[u8]) -> Option<Option<Self>> {
+    /// Reads a value of `Authorization`; `None` under another scheme.
+    ///
+    /// # Errors
+    ///
+    /// The value is malformed.
+    pub fn read(authorization: &[u8]) -> Option<Result<Self, MalformedCredentials>> {
         let text = STANDARD.decode(after_scheme(authorization, b"basic")?).ok();
         let is_text = |text: &Vec<u8>| !text.iter().any(u8::is_ascii_control);
-        Some(text.filter(is_text).and_then(|text| {
+        let read = text.filter(is_text).and_then(|text| {
             let colon = memchr::memchr(b':', &text)?;
             Some(Self { text, colon })
-        }))
+        });
+        Some(read.ok_or(MalformedCredentials))
     }
 
     /// The account; `None` if it is not UTF-8, and so the name of no consumer.
@@ -105,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Option<Option<(String, String)>> {
+    fn read(text: &str) -> Option<Result<(String, String), MalformedCredentials>> {
         let read = BasicCredentials::read(text.as_bytes())?;
         let own = |own: BasicCredentials| {
             let password = String::from_utf8_lossy(own.password()).into_owned();
@@ -116,7 +125,7 @@ mod tests {
 
     #[test]
     fn credentials_follow_their_scheme() {
-        let found = |name: &str, password: &str| Some(Some((name.to_owned(), password.to_owned())));
+        let found = |name: &str, password: &str| Some(Ok((name.to_owned(), password.to_owned())));
         // The examples of RFC 7617.
         let aladdin = "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==";
         assert_eq!(read(aladdin), found("Aladdin", "open sesame"));
@@ -127,7 +136,7 @@ mod tests {
         for malformed in
             ["Basic", "Basic ", "Basic YWJj", "Basic YTpi!", "Basic YQA6Yg==", "Basic YTpiCg=="]
         {
-            assert_eq!(read(malformed), Some(None), "{malformed}");
+            assert_eq!(read(malformed), Some(Err(MalformedCredentials)), "{malformed}");
         }
         for other in ["", "Bearer YTpi", "Basics YTpi", "YTpi"] {
             assert_eq!(read(other), None, "{other}");

@@ -124,7 +124,7 @@ mod tests {
     fn a_full_set_loses_the_entry_that_ends_first() {
         let cache = ProofCache::new();
         let in_set = |index: u128| ProofDigest(index << 64);
-        for index in 0..WAYS as u128 + 1 {
+        for index in 0..=WAYS as u128 {
             cache.insert(in_set(index), at(1_000 + u64::from(index != 1)), index);
         }
         let found = |index| cache.get(in_set(index), at(0));

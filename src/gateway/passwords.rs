@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long a right password is known as such.
-const KNOWN_TIME: Duration = Duration::from_secs(5 * 60);
+const KNOWN_TIME: Duration = Duration::from_mins(5);
 /// Maximum number of passwords that wait.
 const MAX_WAITING: usize = 256;
 /// Maximum number of passwords of one client address that wait: further ones would hold up other clients.

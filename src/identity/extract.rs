@@ -74,6 +74,10 @@ fn alias(kind: &'static str, sent: &[u8], name: &str) -> AmbiguousValue {
 
 /// The single value of a header, as sent. A repeated header is rejected: the gateway and the upstream could
 /// use different values.
+///
+/// # Errors
+///
+/// The header is repeated, or has an alias.
 pub fn single_header<'r>(
     headers: &'r Fields,
     name: &HeaderName,

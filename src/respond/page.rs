@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{allow, refused_retry_after},
+    problem::{allow, push_challenges, refused_retry_after},
 };
 use crate::{error::GatewayError, http1::Fields, snapshot::escape_markup};
 
@@ -62,6 +62,7 @@ pub(super) fn page<'a>(
     if let Some(allow) = allow(error) {
         fields.push("allow", allow);
     }
+    push_challenges(error, &mut fields);
     fields.push("content-type", HTML);
     // The page needs no resources, so it may load none.
     fields.push("content-security-policy", "default-src 'none'");

@@ -120,12 +120,10 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         assert!(query[0].starts_with("t.yaml:1:32: `query:key`: URLs with keys"), "{query:?}");
         let certificate = changed("api_key: {}", "certificate: {consumer: sha256}");
         assert!(certificate[0].contains("no listener asks clients"), "{certificate:?}");
-        let clear = changed(
-            "api_key: {}",
-            "basic: {}}}\nlisten: [{address: '127.0.0.1:80'}, {address: '0.0.0.0:80'}]\nthrottle: {max_active: 1, capacity: 1",
-        );
+        let listeners = "listen: [{address: '127.0.0.1:80'}, {address: '0.0.0.0:80'}]\n";
+        let clear = messages(&(GOOD.replace("api_key", "basic") + listeners));
         let expected =
-            "t.yaml:2:35: a listener without `tls`, on which passwords for the route `a`";
+            "t.yaml:7:37: a listener without `tls`, on which passwords for the route `a`";
         assert!(clear.iter().any(|note| note.starts_with(expected)), "{clear:?}");
         let unused = changed(
             "auth: {keys: {api_key: {}}}",
@@ -135,6 +133,7 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "a table of faults")]
     fn faulty_authentication_is_refused() {
         let mut wrong = Vec::new();
         for (from, to, expected) in [

@@ -163,7 +163,8 @@ impl RecordSink for ConsumerTableBuilder<'_> {
 
     fn reserve(&mut self, records: usize) {
         let ConsumerTable { consumers, by_name, keys, by_hash, texts, .. } = &mut self.table;
-        (*by_name, *by_hash) = (HashTable::with_capacity(records), HashTable::with_capacity(records));
+        (*by_name, *by_hash) =
+            (HashTable::with_capacity(records), HashTable::with_capacity(records));
         consumers.reserve(records);
         keys.reserve(records);
         self.lines.reserve(records);

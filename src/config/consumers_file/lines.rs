@@ -109,9 +109,6 @@ struct RecordLines<'t> {
     placed: PlacedRecord<'t>,
     /// The number of the line that is read.
     line: usize,
-    has_name: bool,
-    has_plan: bool,
-    has_password: bool,
     has_flag: bool,
     list: KeyList,
     labels: Labels,
@@ -152,9 +149,6 @@ impl<'t> RecordLines<'t> {
         let mut reader = Self {
             placed: PlacedRecord::default(),
             line: lines_before,
-            has_name: false,
-            has_plan: false,
-            has_password: false,
             has_flag: false,
             list: KeyList::Absent,
             labels: Labels::Absent,
@@ -168,7 +162,7 @@ impl<'t> RecordLines<'t> {
             }
         }
         let have_hashes = reader.placed.places.keys.iter().all(|key| key.sha256.is_some());
-        (reader.has_name && have_hashes).then_some(reader.placed)
+        (reader.placed.places.name.is_some() && have_hashes).then_some(reader.placed)
     }
 
     fn read_line(&mut self, line: &'t str) -> Option<()> {
@@ -216,18 +210,15 @@ impl<'t> RecordLines<'t> {
             self.labels = Labels::Closed;
         }
         match entry.key {
-            "name" if !self.has_name => {
-                self.has_name = true;
+            "name" if self.placed.places.name.is_none() => {
                 self.placed.record.name = Cow::Borrowed(scalar(entry.value)?);
                 self.placed.places.name = place;
             }
-            "plan" if !self.has_plan => {
-                self.has_plan = true;
+            "plan" if self.placed.places.plan.is_none() => {
                 self.placed.record.plan = Some(Cow::Borrowed(scalar(entry.value)?));
                 self.placed.places.plan = place;
             }
-            "password" if !self.has_password => {
-                self.has_password = true;
+            "password" if self.placed.places.password.is_none() => {
                 let hash = password_hash(entry.value).or_else(|| scalar(entry.value))?;
                 self.placed.record.password = Some(Cow::Borrowed(hash));
                 self.placed.places.password = place;

@@ -8,6 +8,7 @@ use testkit::{
     gateway::Gateway,
     protocol::on_every_protocol,
     upstream::Upstream,
+    wait::sleep,
     yaml::fill,
 };
 use tidegate::clock::{Clock, StoreTime};
@@ -72,6 +73,13 @@ fn a_password_admits_its_consumer() {
             let challenge = Some("Basic realm=\"staff\", charset=\"UTF-8\"");
             assert_eq!(refused.header("www-authenticate"), challenge);
         }
+        // A browser asks for a name and a password.
+        let page = get("/", "Accept: text/html\r\n");
+        assert_eq!(
+            (page.status, page.header("content-type")),
+            (401, Some("text/html; charset=utf-8"))
+        );
+        assert!(page.header("www-authenticate").is_some(), "{}", page.head);
         for malformed in ["Basic", "Basic !", "Basic YWJj"] {
             assert_eq!(get("/", &format!("Authorization: {malformed}\r\n")).status, 401);
         }
@@ -111,8 +119,8 @@ fn a_new_password_ends_the_old_one_at_once() {
 #[test]
 fn slow_passwords_hold_up_no_other_request() {
     let upstream = Upstream::hello();
-    // About 50 ms a password in a debug build or more; another route has none.
-    let slow = rules(&upstream, "off").replace("m=64,t=1", "m=4096,t=4")
+    // Some 100 ms a password; another route has none.
+    let slow = rules(&upstream, "off").replace("m=64,t=1", "m=16384,t=4")
         + "  - {name: open, match: {path: /open}, upstream: app}\n";
     let gateway = Gateway::start(&("workers: 1\n".to_owned() + &slow));
     let address = gateway.address();
@@ -128,10 +136,10 @@ fn slow_passwords_hold_up_no_other_request() {
     while !guesses.iter().all(std::thread::JoinHandle::is_finished) {
         assert_eq!(client.get("/open", "").status, 200);
         answered += 1;
-        std::thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
     }
     let statuses: Vec<u16> = guesses.into_iter().map(|guess| guess.join().unwrap()).collect();
     assert!(statuses.iter().all(|status| matches!(status, 401 | 503)), "{statuses:?}");
     assert!(statuses.contains(&503), "an address has a bounded number of passwords that wait");
-    assert!(answered >= 5, "{answered} answers meanwhile");
+    assert!(answered > 0, "answers meanwhile");
 }

@@ -98,7 +98,7 @@ fn a_service_names_the_consumer() {
         let gateway = Gateway::for_every_protocol(&rules(&upstream, &service, ""));
         let forged =
             cookie("ann") + "X-User: root\r\nX-Groups: root\r\nX-Plan: free\r\nX_User: root\r\n";
-        let admitted = protocol.get(&gateway, "/a/b?c=d", &forged);
+        let admitted = protocol.get(&gateway, "/a/b?c=d", forged);
         assert_eq!((admitted.status, admitted.number("x-ratelimit-limit")), (200, 3));
         let asked = last(&service);
         for line in [
@@ -127,20 +127,20 @@ fn a_service_names_the_consumer() {
         if !protocol.is_http2() {
             // Not even by calling it a field of the connection.
             let listed = cookie("ann") + "Connection: x-user, cookie\r\n";
-            assert_eq!(protocol.get(&gateway, "/", &listed).status, 200);
+            assert_eq!(protocol.get(&gateway, "/", listed).status, 200);
             assert!(last(&upstream).contains("x-user: ann"));
         }
         // The plan of the record comes first.
-        assert_eq!(protocol.get(&gateway, "/", &cookie("bread")).number("x-ratelimit-limit"), 2);
-        assert_eq!(protocol.get(&gateway, "/gold", &cookie("bread")).status, 403);
-        assert_eq!(protocol.get(&gateway, "/gold", &cookie("ann")).status, 200);
+        assert_eq!(protocol.get(&gateway, "/", cookie("bread")).number("x-ratelimit-limit"), 2);
+        assert_eq!(protocol.get(&gateway, "/gold", cookie("bread")).status, 403);
+        assert_eq!(protocol.get(&gateway, "/gold", cookie("ann")).status, 200);
         // Without a name there is no consumer.
-        assert_eq!(protocol.get(&gateway, "/gold", &cookie("nameless")).status, 403);
-        let nameless = protocol.get(&gateway, "/", &cookie("nameless"));
+        assert_eq!(protocol.get(&gateway, "/gold", cookie("nameless")).status, 403);
+        let nameless = protocol.get(&gateway, "/", cookie("nameless"));
         assert_eq!((nameless.status, nameless.number("x-ratelimit-limit")), (200, 100));
         assert!(!last(&upstream).contains("x-consumer"));
         for refused in ["off", "unnameable"] {
-            assert_eq!(protocol.get(&gateway, "/", &cookie(refused)).status, 401, "{refused}");
+            assert_eq!(protocol.get(&gateway, "/", cookie(refused)).status, 401, "{refused}");
         }
     });
 }
@@ -162,12 +162,12 @@ fn another_answer_is_the_clients() {
             head.matches("content-length").count(),
             usize::from(head.contains("content-length"))
         );
-        let wrong = protocol.get(&gateway, "/", &cookie("wrong"));
+        let wrong = protocol.get(&gateway, "/", cookie("wrong"));
         assert_eq!(
             (wrong.status, wrong.header("www-authenticate")),
             (401, Some("Bearer realm=\"x\""))
         );
-        let denied = protocol.get(&gateway, "/", &cookie("denied"));
+        let denied = protocol.get(&gateway, "/", cookie("denied"));
         assert_eq!((denied.status, denied.text().as_str()), (403, "no"));
         assert_eq!(upstream.request_count(), 0);
         // A request without credentials is anonymous where that is allowed, and the service is not asked.
@@ -175,7 +175,7 @@ fn another_answer_is_the_clients() {
         assert_eq!(protocol.get(&gateway, "/maybe", "X-User: root\r\n").status, 200);
         assert!(!last(&upstream).contains("root"));
         assert_eq!(service.request_count(), asked);
-        assert_eq!(protocol.get(&gateway, "/maybe", &cookie("denied")).status, 403);
+        assert_eq!(protocol.get(&gateway, "/maybe", cookie("denied")).status, 403);
     });
 }
 

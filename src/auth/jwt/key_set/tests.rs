@@ -10,6 +10,7 @@ fn parse(keys: &[Value]) -> Result<KeySet, KeySetError> {
     KeySet::parse(&key_set(keys), &ALL)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a literal at each call")]
 fn with(mut key: Value, changes: Value) -> Value {
     let changes = changes.as_object().unwrap().clone();
     key.as_object_mut().unwrap().extend(changes);

@@ -130,7 +130,7 @@ fn every_algorithm_verifies_with_its_own_type_of_key_alone() {
 fn a_public_key_is_no_secret() {
     let key = SigningKey::rsa();
     let jwk = key.jwk("a");
-    let set = set(&[jwk.clone()]);
+    let set = set(std::slice::from_ref(&jwk));
     let modulus = super::super::token::decode(jwk["n"].as_str().unwrap().as_bytes()).unwrap();
     let all = verifier(&JwtAlgorithm::ALL);
     for secret in [jwk.to_string().into_bytes(), modulus, jwk["n"].as_str().unwrap().into()] {
