@@ -48,13 +48,15 @@ mod password;
 mod proof_cache;
 mod refusal;
 
-pub use consumers::{ConsumerTable, ConsumerTableBuilder, FoundConsumer, FoundKey, KeyValidity};
+pub use consumers::{
+    ConsumerTable, ConsumerTableBuilder, FoundConsumer, FoundKey, KeyValidity, is_consumer_name,
+};
 pub use forward::{ForwardAuth, ServiceFailure};
 pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
 pub use kind::{AuthKind, AuthMethod, KeyForwarding};
 pub use method::{
-    AllowedConsumers, AuthContext, AuthCredentials, AuthError, PasswordProof, PresentedCredentials,
-    RouteAuth, TokenProof, Verification, WithoutCredentials, certified,
+    AllowedConsumers, AuthContext, AuthCredentials, AuthError, ConsumerQuery, PasswordProof,
+    PresentedCredentials, RouteAuth, TokenProof, Verification, WithoutCredentials, certified,
 };
 pub use password::{BasicCredentials, check_password_hash, hash_password, is_password_of};
 pub use proof_cache::{ProofCache, ProofDigest};

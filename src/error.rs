@@ -134,6 +134,9 @@ pub enum AuthOutage {
     /// The keys that verify the token are not known yet.
     #[error("the token cannot be verified: the keys of its issuer are not available yet")]
     Keys,
+    /// The store of consumers cannot be read.
+    #[error("the consumers cannot be read")]
+    Store,
 }
 
 /// The answer of a service that does not admit a request, for the client.

@@ -13,6 +13,7 @@
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and the checks before the limits.
 //! - `authentication.rs`, `blocked_addresses.rs`: who sends a request; addresses that sent too many wrong credentials.
+//! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a request.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
@@ -36,6 +37,7 @@ mod checks;
 mod compress;
 mod concurrency_lease;
 mod connection_limit;
+mod consumer_records;
 mod context;
 mod cors;
 mod date;
@@ -92,6 +94,7 @@ use crate::{
     client_usage::{ClientHandle, ClientTable, ClientUsage},
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
+    consumer_store::ConsumerStore,
     error::{AuthOutage, GatewayError},
     http1::RequestHead,
     identity::{KeySecret, client::mask_address},
@@ -153,6 +156,8 @@ pub struct Shared {
     pub override_store: OverrideStore,
     /// The key sets of the issuers of signed tokens.
     pub key_sets: Arc<KeySets>,
+    /// The consumers that are kept in Redis; `None` without a Redis.
+    pub consumer_store: Option<ConsumerStore>,
     /// The client addresses that sent too many wrong credentials.
     pub blocked_addresses: BlockedAddresses,
     /// Verifies passwords.

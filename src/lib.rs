@@ -102,6 +102,7 @@ pub mod compress;
 pub mod config;
 pub mod connection;
 pub mod connection_state;
+pub mod consumer_store;
 pub mod counter;
 pub mod error;
 pub mod escape;

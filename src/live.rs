@@ -62,6 +62,11 @@ impl LiveConsumers {
         self.0.load()
     }
 
+    /// The current consumers, for a longer time.
+    pub fn load_full(&self) -> Arc<ConsumerTable> {
+        self.0.load_full()
+    }
+
     /// Replaces the consumers.
     pub fn replace(&self, consumers: Arc<ConsumerTable>) {
         self.0.store(consumers);

@@ -222,6 +222,7 @@ impl Server {
                     first.read,
                     stops.all.clone(),
                 ));
+                let consumers = tokio::spawn(read_consumers(shared.clone(), stops.all.clone()));
                 let certificates = tokio::spawn(log_certificates(shared.clone()));
                 let names = tokio::spawn(names::resolve(shared.upstreams.clone(), first.resolved));
                 let key_sets = shared.key_sets.clone();
@@ -237,6 +238,7 @@ impl Server {
                 let _ = maintenance.await;
                 watch.abort();
                 overrides.abort();
+                consumers.abort();
                 certificates.abort();
                 names.abort();
                 keys.abort();
@@ -313,6 +315,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Reads consumers from Redis for the workers, if there is a Redis.
+async fn read_consumers(shared: Arc<Shared>, stop: CancellationToken) {
+    if let Some(store) = &shared.consumer_store {
+        store.serve(stop).await;
     }
 }
 

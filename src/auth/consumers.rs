@@ -9,9 +9,10 @@ use ahash::RandomState;
 use hashbrown::{HashMap, HashTable};
 
 pub use self::builder::ConsumerTableBuilder;
-pub(super) use self::builder::is_consumer_name;
+pub use self::builder::is_consumer_name;
 use super::key::KeyHash;
 use crate::clock::StoreTime;
+use crate::config::{ConsumerRecord, RecordFault, RecordSink as _};
 use crate::identity::Consumer;
 
 /// The consumers, their plans and keys. Immutable: a reload replaces it.
@@ -26,6 +27,7 @@ pub struct ConsumerTable {
     plans: Vec<Box<str>>,
     /// The hashes of passwords, by the index of their consumer.
     passwords: HashMap<u32, Box<str>, RandomState>,
+    is_in_store: bool,
     hasher: RandomState,
 }
 
@@ -87,7 +89,51 @@ pub struct FoundConsumer<'t> {
     pub password: Option<&'t str>,
 }
 
+/// The index of a password that is no consumer's.
+const DECOY: u32 = u32::MAX;
+
 impl ConsumerTable {
+    /// The consumers are in a store: this table has their `plans` alone, and each consumer is looked up.
+    pub fn in_store(plans: &[Box<str>]) -> Self {
+        Self { plans: plans.to_vec(), is_in_store: true, ..Self::default() }
+    }
+
+    /// True if each consumer is looked up in a store.
+    pub fn is_in_store(&self) -> bool {
+        self.is_in_store
+    }
+
+    /// The table of one consumer, whose plan may have any name. Passwords of other names are compared with `decoy`.
+    ///
+    /// # Errors
+    ///
+    /// The record's faults.
+    pub fn of_record(record: &ConsumerRecord<'_>, decoy: &str) -> Result<Self, Vec<RecordFault>> {
+        let plans: Vec<Box<str>> = record.plan.iter().map(|plan| plan.as_ref().into()).collect();
+        let mut builder = ConsumerTableBuilder::new(&plans);
+        let faults = builder.add(record, 1);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let mut table = builder.build();
+        if table.passwords.is_empty() {
+            table.passwords.insert(DECOY, decoy.into());
+        }
+        Ok(table)
+    }
+
+    /// The table of a consumer that does not exist. Passwords are compared with `decoy`.
+    pub fn unknown(decoy: &str) -> Self {
+        let mut table = Self::default();
+        table.passwords.insert(DECOY, decoy.into());
+        table
+    }
+
+    /// True if consumers may have this plan.
+    pub fn has_plan(&self, name: &str) -> bool {
+        self.plans.iter().any(|plan| **plan == *name)
+    }
+
     /// Finds a key at the time `now`. The time of a lookup does not depend on how much of a hash is equal in a way
     /// that a client could use: a client chooses the key, and not its hash.
     pub fn key(&self, hash: &KeyHash, now: StoreTime) -> Option<FoundKey<'_>> {

@@ -2,7 +2,7 @@
 
 mod token;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, cell::OnceCell, sync::Arc};
 
 use http::{HeaderName, header};
 
@@ -78,7 +78,8 @@ pub struct PresentedCredentials<'r> {
 }
 
 enum Proof<'r> {
-    Key(Cow<'r, [u8]>),
+    /// A key, and its hash once it was needed.
+    Key(Cow<'r, [u8]>, OnceCell<KeyHash>),
     /// The name in a verified certificate; `None` if it has no such name.
     CertifiedName(Option<&'r str>),
     /// A name and a password; `None` if they are malformed.
@@ -99,6 +100,17 @@ pub enum Verification<'r> {
     Service(&'r Arc<ForwardAuth>),
     /// A signed token, for [`RouteAuth::verify_token`].
     Token(TokenProof<'r>),
+    /// The consumers are in a store: to be verified again with the table that the store has for this query.
+    Stored(ConsumerQuery<'r>),
+}
+
+/// What is looked up in a store of consumers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConsumerQuery<'r> {
+    /// The consumer that has the key with this hash.
+    Key(KeyHash),
+    /// The consumer with this name.
+    Name(&'r str),
 }
 
 /// A password, and the hash that it is compared with.
@@ -219,9 +231,15 @@ impl RouteAuth {
         consumers: &'r ConsumerTable,
         now: StoreTime,
     ) -> Result<Verification<'r>, AuthError> {
+        if consumers.is_in_store()
+            && let Some(query) = presented.query()
+        {
+            return Ok(Verification::Stored(query));
+        }
         let verification = match &presented.proof {
-            Proof::Key(key) => {
-                let found = consumers.key(&KeyHash::of(key), now);
+            Proof::Key(key, hash) => {
+                let hash = hash.get_or_init(|| KeyHash::of(key));
+                let found = consumers.key(hash, now);
                 let found = found.filter(|key| key.validity == KeyValidity::Valid);
                 found.map(|key| Verification::Consumer(key.consumer))
             }
@@ -279,6 +297,22 @@ impl RouteAuth {
     }
 }
 
+impl PresentedCredentials<'_> {
+    /// What is looked up to verify them, if consumers are in a store. `None` if that is not known yet, or if no consumer
+    /// can have the name.
+    fn query(&self) -> Option<ConsumerQuery<'_>> {
+        let name = match &self.proof {
+            Proof::Key(key, hash) => {
+                return Some(ConsumerQuery::Key(*hash.get_or_init(|| KeyHash::of(key))));
+            }
+            Proof::CertifiedName(name) => (*name)?,
+            Proof::Password(credentials) => credentials.as_ref()?.account()?,
+            Proof::Service(_) | Proof::Token(_) => return None,
+        };
+        is_consumer_name(name).then_some(ConsumerQuery::Name(name))
+    }
+}
+
 /// What the password of these credentials is compared with; `None` if no consumer has one.
 fn password_proof<'r>(
     credentials: &'r BasicCredentials,
@@ -328,7 +362,7 @@ impl AuthMethod {
                         source.is_authorization() && route.bearer.is_token(key)
                     };
                     if let Some(key) = key.filter(|key| !is_token(key)) {
-                        return Ok(Some(Proof::Key(key)));
+                        return Ok(Some(Proof::Key(key, OnceCell::new())));
                     }
                 }
                 Ok(None)

@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use crate::clock::MonotonicTime;
 use crate::secret::KeySecret;
 
-/// Number of sets; a power of two.
+/// Number of sets, unless the owner of a cache chooses another one.
 const SETS: usize = 1 << 12;
 /// Entries in a set.
 const WAYS: usize = 4;
@@ -16,7 +16,7 @@ const WAYS: usize = 4;
 /// The results of verified credentials, until each one's end. It holds no credentials, only their hashes under a random
 /// secret of the process, and is of a fixed size: a new entry replaces the one in its set that ends soonest.
 ///
-/// Only what was verified is stored, so a client without valid credentials cannot displace anything.
+/// If only what was verified is stored, a client without valid credentials cannot displace anything.
 pub struct ProofCache<V> {
     secret: KeySecret,
     sets: Box<[Mutex<Set<V>>]>,
@@ -32,15 +32,21 @@ struct Proven<V> {
 }
 
 /// The keyed hash of credentials.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ProofDigest(u128);
 
 impl<V: Clone> ProofCache<V> {
     /// An empty cache, whose hashes have a random secret.
     pub fn new() -> Self {
+        Self::with_sets(SETS)
+    }
+
+    /// An empty cache of `sets` sets, rounded up to a power of two, with four results in each.
+    pub fn with_sets(sets: usize) -> Self {
         // Each state has random keys of its own.
         let random = || RandomState::new().build_hasher().finish();
-        let sets = (0..SETS).map(|_| Mutex::new(Set::default())).collect();
+        let sets =
+            (0..sets.max(1).next_power_of_two()).map(|_| Mutex::new(Set::default())).collect();
         Self { secret: KeySecret(random(), random()), sets }
     }
 
@@ -74,8 +80,17 @@ impl<V: Clone> ProofCache<V> {
         set[at.unwrap_or_default()] = Some(Proven { digest, until, value });
     }
 
+    /// Forgets the result of these credentials.
+    pub fn remove(&self, digest: ProofDigest) {
+        for entry in self.set(digest).lock().iter_mut() {
+            if entry.as_ref().is_some_and(|entry| entry.digest == digest) {
+                *entry = None;
+            }
+        }
+    }
+
     fn set(&self, digest: ProofDigest) -> &Mutex<Set<V>> {
-        &self.sets[digest.0 as usize & (SETS - 1)]
+        &self.sets[digest.0 as usize & (self.sets.len() - 1)]
     }
 }
 
@@ -109,6 +124,10 @@ mod tests {
         assert_eq!((cache.get(digest, at(99)), cache.get(digest, at(100))), (Some(1), None));
         cache.insert(digest, at(200), 2);
         assert_eq!(cache.get(digest, at(100)), Some(2));
+        cache.remove(cache.digest([&b"other"[..]]));
+        assert_eq!(cache.get(digest, at(100)), Some(2));
+        cache.remove(digest);
+        assert_eq!(cache.get(digest, at(100)), None);
         for other in [&[&b"mes"[..], b"ecret"][..], &[b"mesecret"], &[b"me", b"secret", b""]] {
             assert_eq!(cache.get(cache.digest(other.iter().copied()), at(0)), None, "{other:?}");
         }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The consumers: in a file of their own, or in this one.
+use super::consumers_file::{ConsumerRecord, KeyRecord};
+
+/// The consumers: in a file of their own, in this one, or in Redis.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumersConfig {
@@ -16,6 +18,10 @@ pub struct ConsumersConfig {
     /// Consumers, instead of a file.
     #[serde(default)]
     pub entries: Vec<ConsumerConfig>,
+    /// Keep the consumers in the Redis of `store`, where the admin API changes them. A gateway looks each one up when it
+    /// sends a request, and keeps what it found for 30 s.
+    #[serde(default)]
+    pub redis: bool,
 }
 
 /// A consumer.
@@ -37,6 +43,24 @@ pub struct ConsumerConfig {
     /// Refuse its requests.
     #[serde(default)]
     pub disabled: bool,
+}
+
+impl ConsumerConfig {
+    /// The record with these values.
+    pub fn record(&self) -> ConsumerRecord<'_> {
+        let keys = self.keys.iter().map(|key| KeyRecord {
+            id: key.id.as_deref().map(Into::into),
+            sha256: key.sha256.as_str().into(),
+            expires: key.expires.as_deref().map(Into::into),
+        });
+        ConsumerRecord {
+            name: self.name.as_str().into(),
+            plan: self.plan.as_deref().map(Into::into),
+            keys: keys.collect(),
+            password: self.password.as_deref().map(Into::into),
+            is_disabled: self.disabled,
+        }
+    }
 }
 
 /// An API key of a consumer. `tidegate key new` prints a key and its record.

@@ -9,10 +9,10 @@
 //! A signed token is verified at once, on the worker: in tens of microseconds, or by a lookup if it was verified before.
 //! An invalid one is refused and counted even while the throttle is on, so that `max_failures` bounds this work.
 //!
-//! A password that was not verified lately, and a question to a service, take a wait ([`PendingIdentity`]). The rest of
-//! the checks follows it, in the same order.
+//! A password that was not verified lately, a question to a service and a lookup in the store of consumers take a wait
+//! ([`PendingIdentity`]). The rest of the checks follows it, in the same order.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, cell::OnceCell, sync::Arc};
 
 use http::StatusCode;
 
@@ -20,16 +20,18 @@ use super::{
     Gateway, Peer,
     auth_service::{ServiceAdmission, ServiceAnswer, ServiceError, question},
     blocked_addresses::BlockedKey,
+    consumer_records::{ConsumerRecords, RecordsLookup},
     context::RequestContext,
     passwords::{PendingPassword, TooManyPasswords},
 };
 use crate::{
     auth::{
-        AuthContext, AuthCredentials, AuthError, ForwardAuth, ProofDigest, RouteAuth,
-        ServiceFailure, Unauthenticated, Verification, certified,
+        AuthContext, AuthCredentials, AuthError, ConsumerQuery, ForwardAuth, PresentedCredentials,
+        ProofDigest, RouteAuth, ServiceFailure, Unauthenticated, Verification,
     },
+    consumer_store::PendingLookup,
     error::{AuthOutage, BlockedAddress, FailedAuthentication, GatewayError},
-    http1::FieldSink as _,
+    http1::{FieldSink as _, Fields},
     identity::{Caller, Consumer, OwnedConsumer, address_key},
     limit::{Charge, Key, Limit},
     plan::{RequestAttributes, RequestView, RoutePlan},
@@ -48,6 +50,28 @@ pub(super) struct PendingIdentity {
 enum PendingProof {
     Password(PendingPassword),
     Service(Arc<ForwardAuth>, Option<ProofDigest>),
+    /// The consumer of the credentials is looked up.
+    Record(PendingLookup),
+    /// The consumer that a signed token names is looked up.
+    Token(PendingLookup, OwnedConsumer),
+    /// The consumer that a service has named is looked up.
+    Admission(PendingLookup, Arc<ServiceAdmission>),
+}
+
+/// What is known of a request's sender without a wait.
+enum Identified {
+    /// It is a consumer.
+    Consumer(OwnedConsumer),
+    /// A service has admitted it before.
+    Admitted(Arc<ServiceAdmission>),
+    /// It is still to be verified.
+    Pending(PendingProof),
+}
+
+impl PendingIdentity {
+    fn new(proof: PendingProof, max_failures: Option<Arc<Limit>>, auth: &RouteAuth) -> Self {
+        Self { proof, max_failures, refused: Arc::clone(auth.refusal()) }
+    }
 }
 
 impl Gateway {
@@ -66,6 +90,17 @@ impl Gateway {
         for name in auth.copied_headers() {
             request.head.fields.remove(name.as_str());
         }
+        self.identify_with(peer, request, auth, None)
+    }
+
+    /// [`Self::identify`] after `records` were looked up for the credentials.
+    fn identify_with(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        auth: &RouteAuth,
+        records: Option<ConsumerRecords>,
+    ) -> Result<Option<PendingIdentity>, GatewayError> {
         let head = &request.head;
         let credentials = AuthCredentials {
             headers: &head.fields,
@@ -75,46 +110,91 @@ impl Gateway {
         let presented = auth.presented(&credentials).map_err(|error| refused(error, None))?;
         let Some(presented) = presented else { return Ok(None) };
         let max_failures = presented.method.max_failures.as_ref();
-        if let Some(limit) = max_failures {
+        if let Some(limit) = max_failures.filter(|_| records.is_none()) {
             self.ensure_not_blocked(request, limit)?;
         }
-        let consumers = self.shared.consumers.load();
-        let now = self.shared.clock.store_time();
-        let wrong = |error| refused(error, max_failures.map(Arc::clone));
-        let proof = match auth.verify(&presented, &consumers, now).map_err(wrong)? {
-            Verification::Consumer(consumer) => {
-                request.ledger.consumer = Some(OwnedConsumer::from(consumer));
+        let proof = match self.judge(auth, &presented, &head.fields, records)? {
+            Identified::Consumer(consumer) => {
+                request.ledger.consumer = Some(consumer);
                 return Ok(None);
             }
-            Verification::Password(proof) => {
-                match self.shared.passwords.recall(&proof, &self.shared.clock) {
-                    Ok(()) => {
-                        request.ledger.consumer = proof.consumer.map(OwnedConsumer::from);
-                        return Ok(None);
-                    }
-                    Err(pending) => PendingProof::Password(pending),
+            Identified::Admitted(admission) => {
+                let max_failures = max_failures.map(Arc::clone);
+                let proof = self.enter_admission(request, admission, auth.refusal())?;
+                return Ok(proof.map(|proof| PendingIdentity::new(proof, max_failures, auth)));
+            }
+            Identified::Pending(proof) => proof,
+        };
+        let max_failures = max_failures.map(Arc::clone);
+        Ok(Some(PendingIdentity::new(proof, max_failures, auth)))
+    }
+
+    /// Finds out what is known of credentials without a wait.
+    fn judge(
+        &self,
+        auth: &RouteAuth,
+        presented: &PresentedCredentials<'_>,
+        fields: &Fields,
+        records: Option<ConsumerRecords>,
+    ) -> Result<Identified, GatewayError> {
+        let max_failures = presented.method.max_failures.as_ref();
+        let wrong = |error| refused(error, max_failures.map(Arc::clone));
+        let now = self.shared.clock.store_time();
+        let loaded = || ConsumerRecords::Loaded(self.shared.consumers.load());
+        let (first, looked_up) = (records.unwrap_or_else(loaded), OnceCell::new());
+        let mut records = &first;
+        let mut verification = auth.verify(presented, records, now).map_err(wrong)?;
+        if let Verification::Stored(query) = verification {
+            match self.records_of(query)? {
+                RecordsLookup::Known(found) => records = looked_up.get_or_init(|| found),
+                RecordsLookup::Pending(pending) => {
+                    return Ok(Identified::Pending(PendingProof::Record(pending)));
+                }
+            }
+            verification = auth.verify(presented, records, now).map_err(wrong)?;
+        }
+        Ok(match verification {
+            Verification::Consumer(consumer) => {
+                Identified::Consumer(self.with_known_plan(records, consumer).into())
+            }
+            Verification::Password(mut proof) => {
+                proof.consumer = proof.consumer.map(|own| self.with_known_plan(records, own));
+                match (self.shared.passwords.recall(&proof, &self.shared.clock), proof.consumer) {
+                    (Ok(()), Some(consumer)) => Identified::Consumer(consumer.into()),
+                    (Ok(()), None) => return Err(wrong(auth.invalid())),
+                    (Err(pending), _) => Identified::Pending(PendingProof::Password(pending)),
                 }
             }
             Verification::Service(service) => {
                 let known = &self.shared.known_admissions;
-                let digest = known.digest(service, &head.fields);
+                let digest = known.digest(service, fields);
                 let admitted = digest.and_then(|digest| known.recall(digest, &self.shared.clock));
-                if let Some(admission) = admitted {
-                    self.apply_admission(request, &admission, auth.refusal())?;
-                    return Ok(None);
-                }
-                PendingProof::Service(Arc::clone(service), digest)
+                let ask =
+                    || Identified::Pending(PendingProof::Service(Arc::clone(service), digest));
+                admitted.map_or_else(ask, Identified::Admitted)
             }
             Verification::Token(proof) => {
-                let tokens = &self.tokens;
-                let context = AuthContext { consumers: &consumers, tokens, now };
+                let context = AuthContext { consumers: records, tokens: &self.tokens, now };
                 let consumer = auth.verify_token(proof, &context).map_err(wrong)?;
-                request.ledger.consumer = Some(consumer);
-                return Ok(None);
+                if !records.is_in_store() {
+                    return Ok(Identified::Consumer(consumer));
+                }
+                match self.records_of(ConsumerQuery::Name(consumer.view().name))? {
+                    RecordsLookup::Known(records) => {
+                        let consumer = self.with_record(&records, consumer);
+                        let consumer = consumer.ok_or_else(|| wrong(auth.invalid_token()))?;
+                        Identified::Consumer(consumer)
+                    }
+                    RecordsLookup::Pending(lookup) => {
+                        Identified::Pending(PendingProof::Token(lookup, consumer))
+                    }
+                }
             }
-        };
-        let max_failures = max_failures.map(Arc::clone);
-        Ok(Some(PendingIdentity { proof, max_failures, refused: Arc::clone(auth.refusal()) }))
+            // What was looked up is a table.
+            Verification::Stored(_) => {
+                return Err(GatewayError::CannotAuthenticate(AuthOutage::Store));
+            }
+        })
     }
 
     /// Verifies credentials whose verification takes a wait, and records who sends the request.
@@ -124,9 +204,27 @@ impl Gateway {
     /// They are wrong, or cannot be verified.
     pub(super) async fn verify(
         &self,
+        peer: &Peer,
         request: &mut RequestContext,
+        auth: &RouteAuth,
         pending: PendingIdentity,
     ) -> Result<(), GatewayError> {
+        let mut next = Some(pending);
+        // A password follows the lookup of its consumer, and a lookup the answer of a service.
+        while let Some(pending) = next {
+            next = self.verify_step(peer, request, auth, pending).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits once. Returns what is to be verified after it.
+    async fn verify_step(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        auth: &RouteAuth,
+        pending: PendingIdentity,
+    ) -> Result<Option<PendingIdentity>, GatewayError> {
         let PendingIdentity { proof, max_failures, refused } = pending;
         match proof {
             PendingProof::Password(mut password) => {
@@ -135,7 +233,7 @@ impl Gateway {
                 match self.shared.passwords.verify(password, address).await {
                     Ok(true) if consumer.is_some() => {
                         request.ledger.consumer = consumer;
-                        Ok(())
+                        Ok(None)
                     }
                     Ok(_) => {
                         let failed = FailedAuthentication { refused, counted_by: max_failures };
@@ -147,13 +245,30 @@ impl Gateway {
                 }
             }
             PendingProof::Service(service, digest) => {
-                let answer = self.ask_service(request, &service, max_failures).await?;
-                let Some(admission) = answer else { return Ok(()) };
+                let answer = self.ask_service(request, &service, max_failures.clone()).await?;
+                let Some(admission) = answer else { return Ok(None) };
                 if let Some(digest) = digest {
                     let known = &self.shared.known_admissions;
                     known.remember(digest, &service, &admission, &self.shared.clock);
                 }
-                self.apply_admission(request, &admission, &refused)
+                let proof = self.enter_admission(request, admission, &refused)?;
+                Ok(proof.map(|proof| PendingIdentity { proof, max_failures, refused }))
+            }
+            PendingProof::Record(lookup) => {
+                let records = self.wait_for_records(lookup).await?;
+                self.identify_with(peer, request, auth, Some(records))
+            }
+            PendingProof::Token(lookup, consumer) => {
+                let records = self.wait_for_records(lookup).await?;
+                let consumer = self.with_record(&records, consumer);
+                let wrong = || self::refused(auth.invalid_token(), max_failures);
+                request.ledger.consumer = Some(consumer.ok_or_else(wrong)?);
+                Ok(None)
+            }
+            PendingProof::Admission(lookup, admission) => {
+                let records = self.wait_for_records(lookup).await?;
+                self.apply_admission(request, &admission, Some(&records), &refused)?;
+                Ok(None)
             }
         }
     }
@@ -192,22 +307,41 @@ impl Gateway {
         }
     }
 
+    /// Applies what a service admitted, or returns the lookup of the consumer that it names.
+    fn enter_admission(
+        &self,
+        request: &mut RequestContext,
+        admission: Arc<ServiceAdmission>,
+        refusal: &Arc<Unauthenticated>,
+    ) -> Result<Option<PendingProof>, GatewayError> {
+        let query = admission.consumer.as_deref().map(ConsumerQuery::Name);
+        match query.map(|query| self.records_of(query)).transpose()? {
+            Some(RecordsLookup::Pending(lookup)) => {
+                Ok(Some(PendingProof::Admission(lookup, admission)))
+            }
+            Some(RecordsLookup::Known(records)) => {
+                self.apply_admission(request, &admission, Some(&records), refusal).map(|()| None)
+            }
+            None => self.apply_admission(request, &admission, None, refusal).map(|()| None),
+        }
+    }
+
     /// Records the consumer that a service names, and adds what the service adds to the request.
     fn apply_admission(
         &self,
         request: &mut RequestContext,
         admission: &ServiceAdmission,
+        records: Option<&ConsumerRecords>,
         refusal: &Arc<Unauthenticated>,
     ) -> Result<(), GatewayError> {
-        if let Some(name) = &admission.consumer {
-            let consumers = self.shared.consumers.load();
-            let Some(mut consumer) = certified(name, &consumers) else {
+        if let Some((name, records)) = admission.consumer.as_deref().zip(records) {
+            let consumer = self.consumer_in(records, name, admission.plan.as_deref());
+            let Some(consumer) = consumer else {
                 let refused = Arc::clone(refusal);
                 let failed = FailedAuthentication { refused, counted_by: None };
                 return Err(GatewayError::Unauthenticated(Box::new(failed)));
             };
-            consumer.plan = consumer.plan.or(admission.plan.as_deref());
-            request.ledger.consumer = Some(OwnedConsumer::from(consumer));
+            request.ledger.consumer = Some(consumer);
         }
         request.head.fields.append(&admission.copied, |_| true);
         Ok(())

@@ -120,8 +120,10 @@ impl Gateway {
         next: &'n mut NextStep,
         pending: PendingIdentity,
     ) -> Result<CheckOutcome<'n>, GatewayError> {
-        let identified = self.verify(request, pending).await;
         let NextStep::Proceed(plan) = next else { return Err(GatewayError::NoRoute) };
+        let route = Rc::clone(&request.rules().routes[plan.route]);
+        let Some(auth) = route.settings.auth.as_deref() else { return Err(GatewayError::NoRoute) };
+        let identified = self.verify(peer, request, auth, pending).await;
         let checked = self.admit_identified(peer, request, plan, identified);
         record_admission(request, &checked);
         checked

@@ -44,6 +44,13 @@ impl OwnedConsumer {
         Consumer { name, plan: self.has_plan.then_some(plan), claims: self.claims.as_deref() }
     }
 
+    /// The same consumer with another plan.
+    #[must_use]
+    pub fn with_plan(&self, plan: &str) -> Self {
+        let name = &self.text[..self.name_length];
+        Self::with_claims(name, Some(plan), self.claims.clone())
+    }
+
     /// The consumer called `name`, with the claims of its token.
     pub fn with_claims(name: &str, plan: Option<&str>, claims: Option<Arc<TokenClaims>>) -> Self {
         let text = [name, plan.unwrap_or_default()].concat().into();

@@ -370,6 +370,11 @@ impl Connector {
         node.connect_if_responding().await.inspect_err(|_| self.backend.refresh_cluster())
     }
 
+    /// True if the keys with either hash tag are always on one server.
+    pub(crate) fn has_same_server(&self, tag: &str, other: &str) -> bool {
+        self.backend.shard_of_tag(tag.as_bytes()) == self.backend.shard_of_tag(other.as_bytes())
+    }
+
     /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`RedisFailure::Io`]: another server serves the
     /// keys, so the caller has to connect again.
     pub(crate) fn classify_error(&self, error: &RedisError) -> RedisFailure {

@@ -16,6 +16,7 @@ use crate::{
     admin::{AdminAccess, AdminListener, AdminToken, AllowedHosts, Stops},
     clock::Clock,
     config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
+    consumer_store::ConsumerStore,
     file,
     gateway::{
         BlockedAddresses, ConnectionLimit, DelayQueues, KnownAdmissions, PasswordVerifier, Shared,
@@ -101,6 +102,9 @@ impl ServerBuilder {
         let overrides = read_overrides(snapshot.overrides_file.as_deref())?;
         let store = open_store(&loaded, overrides.secret, clock.clone(), &*env)?;
         let override_store = override_store(snapshot.overrides_file.clone(), &store, &clock);
+        let connector = store.connector();
+        let consumer_store =
+            connector.map(|connector| ConsumerStore::new(connector, clock.clone()));
         let throttle = settings.map(|settings| {
             let sharing = match config.store.redis {
                 Some(_) => FilterSharing::Shared,
@@ -136,6 +140,7 @@ impl ServerBuilder {
             overrides: LiveOverrides::default(),
             override_store,
             key_sets,
+            consumer_store,
             blocked_addresses: BlockedAddresses::default(),
             passwords: PasswordVerifier::default(),
             known_admissions: KnownAdmissions::default(),

@@ -109,7 +109,7 @@ fn forwarding(forward_credentials: bool) -> KeyForwarding {
 fn ensure_consumers(section: &Section<'_>, config: &Config, credentials: &str, one: &str) {
     if config.consumers.is_none() && section.root().can_read(&["consumers"]) {
         let what = format!("{credentials} without `consumers`: every {one} would be refused");
-        section.fault_at_key(what, "a section `consumers` with `file` or `entries`");
+        section.fault_at_key(what, "a section `consumers` with `file`, `entries` or `redis`");
     }
 }
 

@@ -120,6 +120,11 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
         assert!(query[0].starts_with("t.yaml:1:32: `query:key`: URLs with keys"), "{query:?}");
         let certificate = changed("api_key: {}", "certificate: {consumer: sha256}");
         assert!(certificate[0].contains("no listener asks clients"), "{certificate:?}");
+        let stored = changed(
+            "{entries: [{name: acme, plan: gold}]}",
+            "{redis: true}\nstore: {redis: {shards: [{primary: 'redis://h'}], secret: env:S}}",
+        );
+        assert_eq!(stored, [""; 0]);
         let listeners = "listen: [{address: '127.0.0.1:80'}, {address: '0.0.0.0:80'}]\n";
         let clear = messages(&(GOOD.replace("api_key", "basic") + listeners));
         let expected =
@@ -266,7 +271,22 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
             (
                 "{entries: [{name: acme, plan: gold}]}",
                 "{}",
-                "2:1: no consumers, expected `file` or `entries`",
+                "2:1: no consumers, expected `file`, `entries`, or `redis: true`",
+            ),
+            (
+                "{entries: [{name: acme, plan: gold}]}",
+                "{redis: true, file: a.yaml}\nstore: {redis: {shards: [{primary: 'redis://h'}]}}",
+                "2:26: `file` with `redis: true`, expected one of them",
+            ),
+            (
+                "entries: [{name: acme, plan: gold}]",
+                "entries: [{name: acme}], redis: true",
+                "2:13: `entries` with `redis: true`, expected one of them",
+            ),
+            (
+                "{entries: [{name: acme, plan: gold}]}",
+                "{redis: true}",
+                "2:13: consumers in Redis, though the configuration has no Redis, expected `store.redis`",
             ),
         ] {
             let messages = changed(from, to);

@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use super::section::Section;
 use crate::auth::{ConsumerTable, ConsumerTableBuilder};
-use crate::config::{
-    self, Config, ConsumerRecord, ConsumersText, Fault, Faults, KeyRecord, RecordPart,
-    RecordSink as _,
-};
+use crate::config::{self, Config, ConsumersText, Fault, Faults, RecordPart, RecordSink as _};
 use crate::file::{self, FileError, READ_TIMEOUT};
 
 /// Maximum size of a file of consumers, in bytes.
@@ -24,6 +21,8 @@ pub enum ConsumerSource {
     Entries(Arc<ConsumerTable>),
     /// In a file of their own.
     File(ConsumersFile),
+    /// In Redis: the table has the plans alone.
+    Redis(Arc<ConsumerTable>),
 }
 
 /// A file of consumers.
@@ -43,16 +42,21 @@ impl ConsumerSource {
     pub fn load(&self) -> Result<Arc<ConsumerTable>, Faults> {
         match self {
             Self::None => Ok(Arc::default()),
-            Self::Entries(table) => Ok(Arc::clone(table)),
+            Self::Entries(table) | Self::Redis(table) => Ok(Arc::clone(table)),
             Self::File(file) => file.load().map(Arc::new),
         }
+    }
+
+    /// True if they are in Redis, so that no record is read at the start.
+    pub fn is_redis(&self) -> bool {
+        matches!(self, Self::Redis(_))
     }
 
     /// The file, if the consumers are in one.
     pub fn file(&self) -> Option<&ConsumersFile> {
         match self {
             Self::File(file) => Some(file),
-            Self::None | Self::Entries(_) => None,
+            Self::None | Self::Entries(_) | Self::Redis(_) => None,
         }
     }
 }
@@ -92,6 +96,9 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> ConsumerSource {
     let Some(configured) = &config.consumers else { return ConsumerSource::None };
     let section = root.at("consumers");
     let plans: Arc<[Box<str>]> = config.plans.keys().map(|name| name.as_str().into()).collect();
+    if configured.redis {
+        return in_redis(&section, config, configured, &plans);
+    }
     match (&configured.file, configured.entries.is_empty()) {
         (Some(_), false) => {
             section.at("entries").fault_at_key("both `file` and `entries`", "one of them");
@@ -99,14 +106,35 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> ConsumerSource {
         }
         (Some(path), true) => ConsumerSource::File(ConsumersFile { path: path.clone(), plans }),
         (None, _) => {
-            let is_known = section.can_read(&["file", "entries"]);
+            let is_known = section.can_read(&["file", "entries", "redis"]);
             let has_entries = section.has_key("entries") || !is_known;
             if !has_entries {
-                section.fault_at_key("no consumers", "`file` or `entries`");
+                section.fault_at_key("no consumers", "`file`, `entries`, or `redis: true`");
             }
             ConsumerSource::Entries(Arc::new(entries(&section, &configured.entries, &plans)))
         }
     }
+}
+
+/// Consumers in Redis, which excludes other places, and needs a Redis.
+fn in_redis(
+    section: &Section<'_>,
+    config: &Config,
+    configured: &config::ConsumersConfig,
+    plans: &[Box<str>],
+) -> ConsumerSource {
+    for (key, is_set) in
+        [("file", configured.file.is_some()), ("entries", !configured.entries.is_empty())]
+    {
+        if is_set {
+            section.at(key).fault_at_key(format!("`{key}` with `redis: true`"), "one of them");
+        }
+    }
+    if config.store.redis.is_none() && section.root().can_read(&["store"]) {
+        let what = "consumers in Redis, though the configuration has no Redis";
+        section.at("redis").fault_at_key(what, "`store.redis`, or another place of consumers");
+    }
+    ConsumerSource::Redis(Arc::new(ConsumerTable::in_store(plans)))
 }
 
 /// The table of the consumers in the configuration. Reports faulty ones.
@@ -124,26 +152,11 @@ fn entries(
         if !section.can_read(&["name", "plan", "keys", "password", "disabled"]) {
             continue;
         }
-        for fault in builder.add(&record_of(entry), section.at("name").line()) {
+        for fault in builder.add(&entry.record(), section.at("name").line()) {
             section_of(&section, fault.part).fault(fault.what, &fault.expected);
         }
     }
     builder.build()
-}
-
-fn record_of(entry: &config::ConsumerConfig) -> ConsumerRecord<'_> {
-    let keys = entry.keys.iter().map(|key| KeyRecord {
-        id: key.id.as_deref().map(Into::into),
-        sha256: key.sha256.as_str().into(),
-        expires: key.expires.as_deref().map(Into::into),
-    });
-    ConsumerRecord {
-        name: entry.name.as_str().into(),
-        plan: entry.plan.as_deref().map(Into::into),
-        keys: keys.collect(),
-        password: entry.password.as_deref().map(Into::into),
-        is_disabled: entry.disabled,
-    }
 }
 
 fn section_of<'s>(entry: &Section<'s>, part: RecordPart) -> Section<'s> {

@@ -6,12 +6,13 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 19] = [
+const LEAVES: [&str; 20] = [
     "auth",
     "balance",
     "compress",
     "config",
     "connection_state",
+    "consumer_store",
     "http1",
     "identity",
     "key_sets",
@@ -29,7 +30,7 @@ const LEAVES: [&str; 19] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 73] = [
+const ALLOWED: [(&str, &str, &str); 77] = [
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
@@ -37,6 +38,10 @@ const ALLOWED: [(&str, &str, &str); 73] = [
     ("auth", "limit", "a limit bounds the failures of an address"),
     ("auth", "secret", "verified credentials are hashed under a secret of the process"),
     ("auth", "tls", "a client certificate names a consumer"),
+    ("consumer_store", "auth", "a consumer that was found is a table of one record"),
+    ("consumer_store", "clock", "lookups end, and are known for a time"),
+    ("consumer_store", "config", "its records have the values that a file has"),
+    ("consumer_store", "redis", "it opens its own connections to the servers of the store"),
     ("overrides", "clock", "an override ends at a `StoreTime`"),
     ("overrides", "config", "it checks the texts of a file, whose quotas are those of plans"),
     ("overrides", "file", "overrides may be in a file"),
@@ -190,6 +195,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "clock",
             "compress",
             "connection_state",
+            "consumer_store",
             "error",
             "http1",
             "http_client",
@@ -246,10 +252,13 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     (
         "admin",
         &[
+            // It makes keys of consumers, and checks records.
+            "auth",
             "balance",
             "clock",
             "config",
             "connection",
+            "consumer_store",
             "gateway",
             "identity",
             "limit",
@@ -273,6 +282,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "admin",
             "clock",
             "config",
+            "consumer_store",
             "file",
             "gateway",
             "handover",

@@ -17,9 +17,15 @@ struct Reserved {
 const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "redis",
-        only: &["src/redis/", "src/redis.rs", "src/throttle/redis.rs", "src/overrides/redis.rs"],
-        why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters, and one of `overrides` \
-              shares overrides",
+        only: &[
+            "src/redis/",
+            "src/redis.rs",
+            "src/throttle/redis.rs",
+            "src/overrides/redis.rs",
+            "src/consumer_store/redis.rs",
+        ],
+        why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters, one of `overrides` \
+              shares overrides, and one of `consumer_store` has the consumers",
     },
     Reserved {
         path: "reqwest",

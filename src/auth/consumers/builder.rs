@@ -227,7 +227,7 @@ fn check_name(name: &str) -> Result<(), RecordFault> {
 }
 
 /// True if a consumer may have this name: it is shown in logs, and sent to upstreams in a header field.
-pub(in crate::auth) fn is_consumer_name(name: &str) -> bool {
+pub fn is_consumer_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.chars().count())
         && !name.chars().any(char::is_control)
         && name.trim() == name

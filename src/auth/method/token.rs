@@ -44,6 +44,11 @@ impl RouteAuth {
         PresentedCredentials { method: named.unwrap_or(first), proof: Proof::Token(token) }
     }
 
+    /// The error for a token that is not valid, or whose consumer is disabled.
+    pub fn invalid_token(&self) -> AuthError {
+        AuthError::Unauthenticated(Arc::clone(&self.invalid_token))
+    }
+
     /// Verifies a signed token, or finds it among the ones that were verified: who sends the request.
     ///
     /// # Errors

@@ -65,8 +65,8 @@ impl ExplainedCaller<'_> {
                 let context = AuthContext { consumers: self.consumers, tokens: &tokens, now };
                 auth.verify_token(proof, &context).map(Some)
             }
-            // It is not asked: it would take the request for a real one.
-            Verification::Service(_) => Ok(None),
+            // A service is not asked: it would take the request for a real one. No record in Redis is read.
+            Verification::Service(_) | Verification::Stored(_) => Ok(None),
         }
     }
 }

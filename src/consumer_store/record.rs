@@ -1,0 +1,230 @@
+//! The record of a consumer as JSON, in Redis and in the admin API: the same values as in a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::redis::MAX_RECORD;
+use crate::{
+    auth::{ConsumerTable, KeyHash},
+    config::{ConsumerConfig, ConsumerKeyConfig, RecordFault, RecordPart},
+};
+
+/// Maximum number of keys of a consumer.
+pub const MAX_KEYS: usize = 64;
+
+/// Reads the record of a consumer from a request. Hashes are in lower case then.
+///
+/// # Errors
+///
+/// What is wrong, and what was expected.
+pub fn parse_consumer(body: &[u8]) -> Result<ConsumerConfig, String> {
+    let mut consumer: ConsumerConfig = serde_json::from_slice(body)
+        .map_err(|error| format!("the body is no record of a consumer: {error}"))?;
+    for key in &mut consumer.keys {
+        key.sha256.make_ascii_lowercase();
+    }
+    check(&consumer)?;
+    Ok(consumer)
+}
+
+/// A key that is to be added.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RequestedConsumerKey {
+    /// Its name.
+    pub id: Option<String>,
+    /// Its SHA-256, in lower case. `None`: the key is still to be made.
+    pub sha256: Option<String>,
+    /// When it ceases to be valid.
+    pub expires: Option<String>,
+}
+
+/// Reads a key from a request, such as `{"id": "2026-12"}`. An empty body asks for a key without a name.
+///
+/// # Errors
+///
+/// What is wrong, and what was expected.
+pub fn parse_key(body: &[u8]) -> Result<RequestedConsumerKey, String> {
+    let expected = "expected `id`, `expires` and `sha256`, each a text and each optional";
+    if body.is_empty() {
+        return Ok(RequestedConsumerKey::default());
+    }
+    let fields: BTreeMap<String, Option<String>> = serde_json::from_slice(body)
+        .map_err(|error| format!("the body is no description of a key: {error}; {expected}"))?;
+    let mut key = RequestedConsumerKey::default();
+    for (name, value) in fields {
+        match name.as_str() {
+            "id" => key.id = value,
+            "sha256" => key.sha256 = value.map(|hash| hash.to_ascii_lowercase()),
+            "expires" => key.expires = value,
+            _ => return Err(format!("unknown key `{}`; {expected}", name.escape_debug())),
+        }
+    }
+    Ok(key)
+}
+
+/// Checks the values of a record.
+///
+/// # Errors
+///
+/// What is wrong, and what was expected.
+pub(super) fn check(consumer: &ConsumerConfig) -> Result<(), String> {
+    if consumer.keys.len() > MAX_KEYS {
+        return Err(format!("{} keys; expected at most {MAX_KEYS}", consumer.keys.len()));
+    }
+    let mut hashes = BTreeSet::new();
+    for (index, key) in consumer.keys.iter().enumerate() {
+        if !hashes.insert(key.sha256.to_ascii_lowercase()) {
+            return Err(format!(
+                "`keys[{index}].sha256` is that of another key; expected each key once"
+            ));
+        }
+    }
+    let length = text_of(consumer).len();
+    if length > MAX_RECORD {
+        return Err(format!("the record has {length} bytes; expected at most {MAX_RECORD}"));
+    }
+    match ConsumerTable::of_record(&consumer.record(), "") {
+        Ok(_) => Ok(()),
+        Err(faults) => Err(faults.iter().map(describe).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+fn describe(RecordFault { part, what, expected }: &RecordFault) -> String {
+    let place = match part {
+        RecordPart::Name => "name".to_owned(),
+        RecordPart::Plan => "plan".to_owned(),
+        RecordPart::Password => "password".to_owned(),
+        RecordPart::KeyId(index) => format!("keys[{index}].id"),
+        RecordPart::KeyHash(index) => format!("keys[{index}].sha256"),
+        RecordPart::KeyExpiry(index) => format!("keys[{index}].expires"),
+    };
+    format!("`{place}` is wrong: {what}, expected {expected}")
+}
+
+/// Reads the record of the consumer called `name` from Redis. `None` if it is malformed, or another one's.
+pub(super) fn read_consumer(name: &str, text: &[u8]) -> Option<ConsumerConfig> {
+    if text.len() > MAX_RECORD {
+        return None;
+    }
+    parse_consumer(text).ok().filter(|consumer| consumer.name == name)
+}
+
+/// The record in one line.
+pub(super) fn text_of(consumer: &ConsumerConfig) -> String {
+    // Its values are texts, so this cannot fail; an empty text would be no record.
+    serde_json::to_string(consumer).unwrap_or_default()
+}
+
+/// The hash of a key in a checked record.
+pub(super) fn hash_of(key: &ConsumerKeyConfig) -> Option<KeyHash> {
+    KeyHash::from_hex(&key.sha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(key: &str) -> String {
+        KeyHash::of(key.as_bytes()).to_string()
+    }
+
+    #[test]
+    fn a_record_has_the_values_of_a_file() {
+        let upper = hash("a").to_uppercase();
+        let body = format!(
+            r#"{{"name": "acme", "plan": "gold", "keys": [{{"id": "one", "sha256": "{upper}", "expires": "2027-01-01"}}],
+                "labels": {{"team": "shop"}}, "disabled": true}}"#
+        );
+        let own = parse_consumer(body.as_bytes()).unwrap();
+        assert_eq!((own.name.as_str(), own.disabled, own.labels.len()), ("acme", true, 1));
+        assert_eq!(own.keys[0].sha256, hash("a"));
+        let text = text_of(&own);
+        assert_eq!(read_consumer("acme", text.as_bytes()), Some(own));
+        assert_eq!(read_consumer("other", text.as_bytes()), None, "a record under another name");
+        let long = format!("{text}{}", " ".repeat(MAX_RECORD));
+        assert_eq!(read_consumer("acme", long.as_bytes()), None);
+    }
+
+    #[test]
+    fn faulty_records_are_named() {
+        let key = |id: &str| format!(r#"{{"id": "{id}", "sha256": "{}"}}"#, hash(id));
+        let keys: Vec<String> = (0..65).map(|number| key(&number.to_string())).collect();
+        let keyed = |keys: &str| format!(r#"{{"name": "a", "keys": [{keys}]}}"#);
+        for (body, error) in [
+            ("".to_owned(), "the body is no record of a consumer"),
+            ("[]".to_owned(), "the body is no record of a consumer"),
+            ("{}".to_owned(), "the body is no record of a consumer: missing field `name`"),
+            (
+                r#"{"name": "a", "nam": 1}"#.to_owned(),
+                "the body is no record of a consumer: unknown field `nam`",
+            ),
+            (
+                r#"{"name": "a", "name": "b"}"#.to_owned(),
+                "the body is no record of a consumer: duplicate field `name`",
+            ),
+            (
+                r#"{"name": " a"}"#.to_owned(),
+                "`name` is wrong: this name of a consumer, expected 1 to 128",
+            ),
+            (r#"{"name": "a", "password": "hush"}"#.to_owned(), "`password` is wrong"),
+            (
+                keyed(r#"{"sha256": "0b"}"#),
+                "`keys[0].sha256` is wrong: this value, expected the SHA-256",
+            ),
+            (keyed(&format!("{0}, {0}", key("a"))), "`keys[1].sha256` is that of another key"),
+            (
+                keyed(&key("a").replace('}', r#", "expires": "soon"}"#)),
+                "`keys[0].expires` is wrong: `soon`",
+            ),
+            (keyed(&keys.join(",")), "65 keys; expected at most 64"),
+            (
+                format!(r#"{{"name": "a", "labels": {{"a": "{}"}}}}"#, "x".repeat(MAX_RECORD)),
+                "the record has 16",
+            ),
+        ] {
+            let found = parse_consumer(body.as_bytes()).unwrap_err();
+            assert!(found.starts_with(error), "{body:.80}: {found}");
+        }
+        assert!(parse_consumer(keyed(&keys[..64].join(",")).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_read_from_a_request() {
+        assert_eq!(parse_key(b""), Ok(RequestedConsumerKey::default()));
+        let upper = hash("a").to_uppercase();
+        let own = parse_key(format!(r#"{{"id": "b", "sha256": "{upper}"}}"#).as_bytes()).unwrap();
+        assert_eq!(
+            (own.id.as_deref(), own.sha256, own.expires),
+            (Some("b"), Some(hash("a")), None)
+        );
+        for (body, error) in [
+            (r#"{"key": "secret"}"#, "unknown key `key`; expected `id`"),
+            (r#"{"id": 1}"#, "the body is no description of a key: invalid type"),
+            ("[]", "the body is no description of a key"),
+        ] {
+            let found = parse_key(body.as_bytes()).unwrap_err();
+            assert!(found.starts_with(error), "{body}: {found}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_in_redis_is_read_without_a_panic(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(read_consumer("acme", &text), None);
+        }
+
+        #[test]
+        fn a_record_is_read_as_it_was_written(
+            name in "[^\\p{C}\\p{Z}]{1,40}",
+            plan in prop::option::of("\\PC{0,20}"),
+            labels in prop::collection::btree_map("\\PC{0,8}", "\\PC{0,8}", 0..4),
+            disabled: bool,
+        ) {
+            let keys = vec![ConsumerKeyConfig { id: None, sha256: hash(&name), expires: None }];
+            let own = ConsumerConfig { name: name.clone(), plan, keys, password: None, labels, disabled };
+            prop_assert_eq!(check(&own), Ok(()));
+            prop_assert_eq!(read_consumer(&name, text_of(&own).as_bytes()), Some(own));
+        }
+    }
+}
