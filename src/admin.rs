@@ -17,6 +17,7 @@
 //! | `routes` | `/api/routes`: lists routes and their responses |
 //! | `limits`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
+//! | `consumers` | `/api/consumers`: consumers in Redis, and their keys |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 //! | `reload` | `/api/reload` |
@@ -26,6 +27,7 @@
 
 mod caller;
 mod connections;
+mod consumers;
 mod dashboard;
 mod encode;
 mod endpoints;

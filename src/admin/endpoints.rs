@@ -8,12 +8,14 @@ use axum::{
 };
 
 use super::{
-    AdminContext, dashboard, events, health, limits, live_config, log_level, metrics, openapi,
+    AdminContext, consumers, dashboard, events, health, limits, live_config, log_level, metrics,
+    openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
     overrides, reload, routes, state, throttle,
     token::Authentication,
     upstreams,
 };
+use crate::config::ConsumerConfig;
 
 fn endpoint(
     path: &'static str,
@@ -35,6 +37,7 @@ pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
     all.extend(rules());
     all.extend(control());
     all.extend(override_endpoints());
+    all.extend(consumer_endpoints());
     let path = "/api/openapi.json";
     let operation = Operation::get("openapi", "This description").json(
         200,
@@ -209,6 +212,67 @@ fn override_endpoints() -> [AdminEndpoint; 2] {
                 .error(503, "No reply from Redis")],
         ),
     ]
+}
+
+/// The endpoints of consumers in Redis.
+fn consumer_endpoints() -> [AdminEndpoint; 4] {
+    let put = Operation::new("post", "putConsumer", "Create a consumer, or replace it");
+    let show = consumer(Operation::get("showConsumer", "A consumer in Redis"));
+    let delete =
+        consumer(Operation::new("delete", "deleteConsumer", "Delete a consumer and its keys"));
+    let add =
+        Operation::new("post", "addKey", "Add a key to a consumer; without a hash it is made");
+    let remove = Operation::new("delete", "removeKey", "Remove a key of a consumer");
+    let described = schema_of::<consumers::ConsumerDescription>;
+    let added = schema_of::<consumers::AddedKey>;
+    [
+        endpoint(
+            "/api/consumers",
+            post(consumers::put),
+            [put.body(schema_of::<ConsumerConfig>)
+                .json(200, "The consumer is replaced", described)
+                .json(201, "The consumer is created", described)
+                .error(400, "The body is malformed")
+                .error(409, "Consumers are not in Redis, or a key is another consumer's")
+                .error(503, "No reply from Redis")],
+        ),
+        endpoint(
+            "/api/consumers/{name}",
+            get(consumers::show).delete(consumers::delete),
+            [
+                show.json(200, "The consumer", described),
+                delete.reply(204, "The consumer is deleted", OperationBody::None),
+            ],
+        ),
+        endpoint(
+            "/api/consumers/{name}/keys",
+            post(consumers::add_key),
+            [consumer(add)
+                .body(schema_of::<consumers::NewKey>)
+                .json(200, "The consumer had the key; its id and its expiry are replaced", added)
+                .json(201, "The key is added", added)
+                .error(500, "The system has no random numbers")],
+        ),
+        endpoint(
+            "/api/consumers/{name}/keys/{key}",
+            axum::routing::delete(consumers::remove_key),
+            [consumer(remove).parameter("key", "The key's SHA-256, or its id", "").reply(
+                204,
+                "The key is removed",
+                OperationBody::None,
+            )],
+        ),
+    ]
+}
+
+/// Adds the parameter and the errors of a request for one consumer.
+fn consumer(operation: Operation) -> Operation {
+    operation
+        .parameter("name", "The consumer's name", "")
+        .error(400, "The path or the body is malformed")
+        .error(404, "No consumer has this name, or it has no such key")
+        .error(409, "Consumers are not in Redis, or a key is not usable")
+        .error(503, "No reply from Redis")
 }
 
 /// The regular expression of an override's id.

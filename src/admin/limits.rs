@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     clock::StoreTime,
+    consumer_store::LookupFailed,
     gateway::Shared,
     identity::Consumer,
     limit::{Charge, OnFailure},
@@ -152,7 +153,11 @@ pub(super) async fn show(
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let quota = quota_of(&query, &policy, &context.shared);
+    let plan = match plan_of(&query, &context.shared).await {
+        Ok(plan) => plan,
+        Err(LookupFailed) => return redis_unavailable(RedisFailure::Unsent),
+    };
+    let quota = quota_of(&query, plan.as_deref(), &policy, &context.shared);
     let limit = policy.limit_with(&quota);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
@@ -211,14 +216,27 @@ pub(super) async fn reset(
     }
 }
 
+/// The plan of the consumer in `query`.
+async fn plan_of(query: &CallerQuery, shared: &Shared) -> Result<Option<String>, LookupFailed> {
+    let Some(name) = query.consumer.as_deref() else { return Ok(None) };
+    let loaded = shared.consumers.load_full();
+    let looked_up = match &shared.consumer_store {
+        Some(store) if loaded.is_in_store() => Some(store.named(name).await?),
+        _ => None,
+    };
+    let found = looked_up.as_ref().unwrap_or(&loaded).consumer(name);
+    let plan = found.and_then(|found| found.consumer.plan).filter(|plan| loaded.has_plan(plan));
+    Ok(plan.map(str::to_owned))
+}
+
 /// The quota that applies to the caller in `query`: that of an override, of its plan, or of the query's tier.
-fn quota_of(query: &CallerQuery, policy: &LimitPolicy, shared: &Shared) -> QuotaChoice {
-    let consumers = shared.consumers.load();
-    let found = query.consumer.as_deref().map(|name| {
-        let known = consumers.consumer(name);
-        let plan = known.and_then(|known| known.consumer.plan);
-        Consumer::new(name, plan)
-    });
+fn quota_of(
+    query: &CallerQuery,
+    plan: Option<&str>,
+    policy: &LimitPolicy,
+    shared: &Shared,
+) -> QuotaChoice {
+    let found = query.consumer.as_deref().map(|name| Consumer::new(name, plan));
     let now = shared.clock.store_time();
     let table = shared.overrides.table();
     let applied = table.and_then(|table| table.find(policy, query.key, found, now));

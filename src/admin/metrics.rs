@@ -29,6 +29,7 @@ use super::{
     process_metrics::ProcessCollector,
 };
 use crate::{
+    consumer_store::LookupOutcome,
     gateway::Shared,
     limit::OnFailure,
     metrics::{LATENCY_BOUNDS, MirrorOutcome},
@@ -257,7 +258,20 @@ impl MetricsCollector {
         for shard in self.0.store.shards() {
             write_counter(&mut family, &[("shard", &*shard.name)], shard.calls)?;
         }
-        self.encode_overrides(encoder)
+        self.encode_overrides(encoder)?;
+        self.encode_consumer_lookups(encoder)
+    }
+
+    fn encode_consumer_lookups(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(store) = &self.0.consumer_store else { return Ok(()) };
+        let help = "Lookups of consumers that were not answered from memory, by outcome";
+        let mut family = start_counters(encoder, "consumer_lookups", help)?;
+        for outcome in LookupOutcome::ALL {
+            let labels = [("outcome", outcome.label())];
+            write_counter(&mut family, &labels, store.count(outcome))?;
+        }
+        let help = "Calls to Redis that read or changed consumers";
+        write_counter(&mut start_counters(encoder, "consumer_calls", help)?, &[], store.calls())
     }
 
     fn encode_overrides(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use testkit::{
     client::{Client, Response, get},
     gateway::Gateway,
+    redis_server::RedisServer,
 };
 
 const RULES: &str = "upstreams:
@@ -115,6 +116,42 @@ fn every_request_is_described_and_no_other_is_answered() {
     }
 }
 
+/// Checks the requests for consumers in Redis. Returns their names.
+fn check_consumers(document: &Value) -> Vec<String> {
+    let redis = RedisServer::start();
+    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}\n", redis.url());
+    let gateway = Gateway::start(&format!("{store}consumers: {{redis: true}}\n{RULES}"));
+    let (all, one, keys, key) = (
+        "/api/consumers",
+        "/api/consumers/{name}",
+        "/api/consumers/{name}/keys",
+        "/api/consumers/{name}/keys/{key}",
+    );
+    let record = r#"{"name": "acme", "plan": "gold", "labels": {"a": "b"}}"#;
+    let mut checked = Vec::new();
+    for (method, path, name, body, status) in [
+        ("POST", all, "", record, 201),
+        ("POST", all, "", record, 200),
+        ("POST", all, "", "{}", 400),
+        ("GET", one, "acme", "", 200),
+        ("GET", one, "bread", "", 404),
+        ("POST", keys, "acme", r#"{"id": "k"}"#, 201),
+        ("POST", keys, "acme", "[]", 400),
+        ("GET", one, "acme", "", 200),
+        ("DELETE", key, "acme", "", 204),
+        ("DELETE", key, "acme", "", 404),
+        ("DELETE", one, "acme", "", 204),
+        ("DELETE", one, "%FF", "", 400),
+    ] {
+        let target = path.replace("{name}", name).replace("{key}", "k");
+        let response = ask(&gateway, method, &target, body);
+        assert_eq!(response.status, status, "{method} {target}: {}", response.text());
+        check(document, path, method, &response);
+        checked.push(format!("{method} {path}"));
+    }
+    checked
+}
+
 #[test]
 fn responses_are_valid() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -179,6 +216,8 @@ fn responses_are_valid() {
     gateway.write_configuration("routes: 5");
     exchange("POST", "/api/reload", "", "", 400);
     exchange("GET", "/api/state", "", "", 200);
+    exchange("POST", "/api/consumers", "", r#"{"name": "a"}"#, 409);
+    checked.extend(check_consumers(&document));
     let level = ask(&gateway, "GET", "/api/log_level", "");
     check(&document, "/api/log_level", "GET", &level);
     checked.extend(
