@@ -92,6 +92,9 @@ fn print_summary(
         let throttle = throttle_summary(throttle);
         writeln!(out, "  throttle: {}", loaded.source.mask_values(&throttle))?;
     }
+    if snapshot.consumers.is_redis() {
+        writeln!(out, "  consumers: in Redis; each is read when it sends a request")?;
+    }
     if let Some(traces) = &loaded.config.traces {
         let line = format!("traces: {} % to {}", traces.sample * 100.0, traces.endpoint);
         writeln!(out, "  {}", loaded.source.mask_values(&line))?;

@@ -112,6 +112,10 @@ fn check_key(
         Err(exit) => return exit,
     };
     let consumers = match load(path, env) {
+        Ok((_, snapshot)) if snapshot.consumers.is_redis() => {
+            let line = "consumer   not looked up: the consumers are in Redis";
+            return exit_after_write(writeln!(out, "{line}"), exit);
+        }
         Ok((_, snapshot)) => snapshot.consumers.load(),
         Err(exit) => return exit,
     };

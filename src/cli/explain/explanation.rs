@@ -55,6 +55,9 @@ pub(super) struct Explanation {
     /// The consumer's plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
+    /// True if the consumers are in Redis, where `explain` reads no record.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    consumers_in_redis: bool,
     /// The overrides that apply to the request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overrides: Vec<OverrideExplanation>,
@@ -176,6 +179,7 @@ impl Explanation {
             (Some(auth), NextStep::Proceed(_)) => caller.identify(auth, head, now),
             _ => Ok(None),
         };
+        self.consumers_in_redis = route.auth.is_some() && caller.consumers.is_in_store();
         let (owned, unauthenticated) = match identified {
             Ok(consumer) => (consumer, None),
             Err(error) => (None, Some(error)),
@@ -403,6 +407,12 @@ impl Explanation {
         if let Some(consumer) = &self.consumer {
             let plan = self.plan.as_ref().map_or(String::new(), |plan| format!(", plan {plan}"));
             writeln!(out, "consumer   {consumer}{plan}")?;
+        }
+        if self.consumers_in_redis {
+            writeln!(
+                out,
+                "           consumers are in Redis, where no record is read: `--consumer NAME` is taken as given, without a plan"
+            )?;
         }
         for own in &self.overrides {
             own.print(out)?;
