@@ -14,6 +14,8 @@ mod forwarded;
 mod jwt;
 /// Limits, plans and tiers of consumers.
 mod plans;
+/// Consumers in Redis.
+mod redis_consumers;
 /// Services that decide.
 mod service;
 /// The throttle on routes that authenticate.
