@@ -152,7 +152,7 @@ mod tests {
         let keys: Vec<String> = (0..65).map(|number| key(&number.to_string())).collect();
         let keyed = |keys: &str| format!(r#"{{"name": "a", "keys": [{keys}]}}"#);
         for (body, error) in [
-            ("".to_owned(), "the body is no record of a consumer"),
+            (String::new(), "the body is no record of a consumer"),
             ("[]".to_owned(), "the body is no record of a consumer"),
             ("{}".to_owned(), "the body is no record of a consumer: missing field `name`"),
             (
