@@ -4,6 +4,8 @@
 mod claims;
 /// The server of the keys: rotation, and every way to fail.
 mod key_server;
+/// Tokens of other programs.
+mod other_programs;
 /// Which tokens are accepted.
 mod tokens;
 
