@@ -6,13 +6,20 @@
 
 use std::{fs, io::Write as _, net::SocketAddr, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use aws_lc_rs::hmac;
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use testkit::{
     load::{Load, Origin},
     process::{Process, gateway_command},
     upstream::Upstream,
 };
 use tidegate::auth::KeyHash;
+
+/// The secret of the signed token.
+const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// The requests of one measurement, and the number of measurements.
 const REQUESTS: u64 = 20_000;
@@ -25,6 +32,7 @@ workers: 1
 auth:
   keys: {api_key: {}}
   staff: {basic: {}}
+  login: {jwt: {issuer: bench, audiences: [bench], secret: 'file:secret', algorithms: [HS256]}}
   sso: {forward: {to: 'http://{service}/', consumer: 'header:x-user', timeout: 10s}}
   cached: {forward: {to: 'http://{service}/', consumer: 'header:x-user', timeout: 10s, cache: 1h}}
 consumers:
@@ -40,6 +48,7 @@ routes:
   - {name: open, match: {path: /open}, upstream: app, limits: [address]}
   - {name: keys, match: {path: /keys}, upstream: app, auth: [keys], limits: [consumer]}
   - {name: staff, match: {path: /staff}, upstream: app, auth: [staff], limits: [consumer]}
+  - {name: login, match: {path: /login}, upstream: app, auth: [login], limits: [consumer]}
   - {name: sso, match: {path: /sso}, upstream: app, auth: [sso], limits: [consumer]}
   - {name: cached, match: {path: /cached}, upstream: app, auth: [cached], limits: [consumer]}
 ";
@@ -56,10 +65,11 @@ fn main() {
     let key = "X-Api-Key: a key of the bench\r\n".to_owned();
     let password = STANDARD.encode("acme:open sesame");
     let cookie = "Cookie: session=1\r\n".to_owned();
-    let rows: [Row; 6] = [
+    let rows: [Row; 7] = [
         ("without", "/open", String::new()),
         ("the same, with the key unread", "/open", key.clone()),
         ("API key", "/keys", key),
+        ("signed token, known", "/login", format!("Authorization: Bearer {}\r\n", token())),
         ("password, known", "/staff", format!("Authorization: Basic {password}\r\n")),
         ("service, remembered", "/cached", cookie.clone()),
         ("service, asked each time", "/sso", cookie),
@@ -71,6 +81,7 @@ fn main() {
         .replace("{service}", &service.address.to_string());
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
+    fs::write(directory.path().join("secret"), SECRET).expect("a file");
     let binary = env!("CARGO_BIN_EXE_tidegate");
     let process = Process::start(gateway_command(binary, directory.path(), &["serve", "t.yaml"]));
     let mut costs = vec![Vec::new(); rows.len()];
@@ -85,6 +96,15 @@ fn main() {
     for ((name, ..), cost) in rows.iter().zip(&medians) {
         println!("| {name} | {cost:.2} | {:.3} |", cost / medians[0]);
     }
+}
+
+/// A token that is valid until 2100.
+fn token() -> String {
+    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let claims = r#"{"iss":"bench","aud":"bench","sub":"acme","exp":4102444800,"scope":"orders:read orders:write"}"#;
+    let signed = format!("{}.{}", encode(br#"{"alg":"HS256"}"#), encode(claims.as_bytes()));
+    let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
+    format!("{signed}.{}", encode(hmac::sign(&key, signed.as_bytes()).as_ref()))
 }
 
 /// The CPU of a request, in us.

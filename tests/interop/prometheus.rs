@@ -21,6 +21,8 @@ use testkit::{
     yaml::fill,
 };
 
+use tidegate::auth::KeyHash;
+
 use crate::{
     grafana::{Dashboard, without_variables},
     promql::metric_names,
@@ -30,16 +32,23 @@ use crate::{
 
 const OPEN_METRICS: &str = "Accept: application/openmetrics-text; version=1.0.0\r\n";
 
+/// A key set with the key of RFC 7515, A.3.
+const KEY_SET: &str = "HTTP/1.1 200 OK\r\nContent-Length: 137\r\n\r\n\
+    {\"keys\":[{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU\",\
+    \"y\":\"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0\"}]}";
+
 /// A gateway with every kind of metric, after requests of every outcome.
 struct Scraped {
     gateway: Gateway,
     _redis: RedisServer,
     _upstream: Upstream,
+    _key_server: Upstream,
 }
 
 impl Scraped {
     fn start() -> Self {
         let (redis, upstream) = (RedisServer::start(), Upstream::hello());
+        let key_server = Upstream::with_response(KEY_SET);
         let gateway = Gateway::for_every_protocol(&fill(
             "
             traces: {endpoint: 'http://127.0.0.1:1/v1/traces', sample: 1}
@@ -48,6 +57,11 @@ impl Scraped {
                 shards: [{primary: '{redis}'}]
                 connect_timeout: 1s
                 response_timeout: 1s
+            auth:
+              keys: {api_key: {}}
+              login: {jwt: {issuer: 'https://id.test', audiences: [a], jwks: '{keys}/jwks.json'}}
+            consumers: {redis: true}
+            plans: {gold: {few: 100}}
             upstreams:
               app: {targets: ['{target}', 'http://127.0.0.1:1'], balance: round_robin}
               shadow: {targets: ['{target}']}
@@ -63,11 +77,16 @@ impl Scraped {
                 limits: [few, trial]
                 mirror: {upstream: shadow}
               - {name: slow, match: {path: /slow}, upstream: app, limits: [slow]}
+              - {name: known, match: {path: /known}, upstream: app, auth: [keys, login], limits: [few]}
               - {name: inside, match: {path: /inside}, upstream: app, deny: [127.0.0.0/8]}
             ",
-            [("redis", redis.url()), ("target", upstream.target())],
+            [
+                ("redis", redis.url()),
+                ("target", upstream.target()),
+                ("keys", key_server.target()),
+            ],
         ));
-        let scraped = Self { gateway, _redis: redis, _upstream: upstream };
+        let scraped = Self { gateway, _redis: redis, _upstream: upstream, _key_server: key_server };
         scraped.request();
         let gateway = &scraped.gateway;
         gateway.wait_for_metric("tidegate_requests_total{route=\"slow\",status=\"2xx\"", 4);
@@ -92,6 +111,16 @@ impl Scraped {
             expect("/slow", 200);
         }
         expect("/inside", 403);
+        let hash = KeyHash::of(b"a key");
+        let consumer = format!(r#"{{"name":"acme","plan":"gold","keys":[{{"sha256":"{hash}"}}]}}"#);
+        let created = Client::connect(self.gateway.admin())
+            .send(format!(
+                "POST /api/consumers HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{consumer}",
+                consumer.len()
+            ))
+            .read_response();
+        assert_eq!(created.status, 201, "{}", created.text());
+        assert_eq!(client.get("/known", "X-Api-Key: a key\r\n").status, 200);
         assert_eq!(client.get("/", "Broken : 1\r\n").status, 400);
     }
 

@@ -119,8 +119,8 @@ fn a_new_password_ends_the_old_one_at_once() {
 #[test]
 fn slow_passwords_hold_up_no_other_request() {
     let upstream = Upstream::hello();
-    // Some 100 ms a password; another route has none.
-    let slow = rules(&upstream, "off").replace("m=64,t=1", "m=16384,t=4")
+    // Tens of ms a password, more without optimization; another route has none.
+    let slow = rules(&upstream, "off").replace("m=64,t=1", "m=2048,t=2")
         + "  - {name: open, match: {path: /open}, upstream: app}\n";
     let gateway = Gateway::start(&("workers: 1\n".to_owned() + &slow));
     let address = gateway.address();
