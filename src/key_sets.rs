@@ -107,7 +107,7 @@ impl ServedKeySet {
         let mut client = KeyClient::new(Arc::clone(&self.server), clock.clone());
         let mut schedule = RefreshSchedule::default();
         loop {
-            self.keys.set_refetch(Refetch::Pending);
+            self.keys.begin_fetch();
             let fetched = client.fetch().await;
             self.record(&mut schedule, &clock, fetched);
             self.keys.set_refetch(Refetch::Paused);

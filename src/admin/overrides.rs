@@ -185,7 +185,11 @@ pub(super) async fn set(
         Ok(new) => new,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    match shared.override_store.change(OverrideChange::Set(new.clone())).await {
+    match shared
+        .override_store
+        .change(OverrideChange::Set(new.clone()), &shared.overrides.set())
+        .await
+    {
         Ok(changed) => {
             let before = before_text(&changed);
             apply(shared, changed);
@@ -210,7 +214,7 @@ pub(super) async fn lift(
         return problem(StatusCode::BAD_REQUEST, detail, &[]);
     };
     let shared = &context.shared;
-    match shared.override_store.change(OverrideChange::Lift(id)).await {
+    match shared.override_store.change(OverrideChange::Lift(id), &shared.overrides.set()).await {
         Ok(changed) => {
             let before = before_text(&changed);
             apply(shared, changed);

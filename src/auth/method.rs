@@ -379,6 +379,9 @@ impl AuthMethod {
                     .map(|read| Proof::Password(read.ok())))
             }
             AuthKind::Forward(service) => {
+                for name in service.request_headers.iter().filter(|name| **name != header::COOKIE) {
+                    single_header(request.headers, name)?;
+                }
                 let mut names = service.request_headers.iter();
                 let is_asked = route.without_credentials == WithoutCredentials::Refuse
                     || names.any(|name| request.headers.contains(name));

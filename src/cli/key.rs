@@ -5,7 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::config_file::ConfigOption;
 use super::{Exit, exit_after_write, load, print_error};
-use crate::auth::{ApiKey, FoundKey, KeyHash, KeyValidity, check_form, hash_password};
+use crate::auth::{
+    ApiKey, FoundKey, KeyHash, KeyValidity, check_form, hash_password, is_consumer_name,
+};
 use crate::clock::Clock;
 use crate::config::EnvLookup;
 use crate::escape::escape;
@@ -59,6 +61,14 @@ pub(super) fn run(
 }
 
 fn make(arguments: &NewArgs, out: &mut dyn Write) -> Exit {
+    if let Some(name) = arguments.consumer.as_deref().filter(|name| !is_consumer_name(name)) {
+        let name = escape(name);
+        let expected =
+            "1 to 128 characters, without control characters and without white space at an end";
+        return print_error(&format!(
+            "tidegate: the name `{name}` of a consumer; expected {expected}"
+        ));
+    }
     let Ok(key) = ApiKey::generate() else {
         print_error(&"tidegate: the system has no random numbers");
         return Exit::Internal;

@@ -17,6 +17,10 @@ pub const MAX_KEYS: usize = 64;
 ///
 /// What is wrong, and what was expected.
 pub fn parse_consumer(body: &[u8]) -> Result<ConsumerConfig, String> {
+    // A list would be taken for the values in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err("the body is no record of a consumer: expected an object".to_owned());
+    }
     let mut consumer: ConsumerConfig = serde_json::from_slice(body)
         .map_err(|error| format!("the body is no record of a consumer: {error}"))?;
     for key in &mut consumer.keys {

@@ -23,7 +23,7 @@ use crate::{
 const MAX_BODY: usize = 1 << 20;
 
 /// Headers of an answer that belong to its connection, or that every response of the gateway gets.
-const OWN_HEADERS: [HeaderName; 9] = [
+const OWN_HEADERS: [HeaderName; 10] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::DATE,
@@ -32,6 +32,7 @@ const OWN_HEADERS: [HeaderName; 9] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("x-request-id"),
 ];
 
@@ -132,12 +133,16 @@ impl AuthServices {
         let exchange = async {
             let response = client.get(&*service.url).headers(headers).send().await;
             let response = response.map_err(failed)?;
-            if response.status().is_success() {
-                return Ok(ServiceAnswer::Admitted(Arc::new(ServiceAdmission::read(
-                    service, &response,
-                )?)));
+            if response.status().is_informational() {
+                return Err(ServiceError::Failed("it switches protocols".to_owned()));
             }
+            let is_admitted = response.status().is_success();
+            let admission = is_admitted.then(|| ServiceAdmission::read(service, &response));
+            // Its body is read in any case: a broken answer is none.
             let reply = reply(response).await?;
+            if let Some(admission) = admission {
+                return Ok(ServiceAnswer::Admitted(Arc::new(admission?)));
+            }
             if reply.status.is_server_error() {
                 return Err(ServiceError::ServerError(reply));
             }
@@ -165,7 +170,11 @@ impl AuthServices {
 pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in &service.request_headers {
-        for value in request.head.fields.get_all(name) {
+        let values = request.head.fields.get_all(name);
+        let joined = (*name == header::COOKIE).then(|| values.collect::<Vec<_>>().join(&b"; "[..]));
+        let values = request.head.fields.get_all(name).filter(|_| joined.is_none());
+        let joined = joined.as_deref().filter(|value| !value.is_empty());
+        for value in values.chain(joined) {
             if let Ok(mut value) = HeaderValue::from_bytes(value) {
                 value.set_sensitive(true);
                 headers.append(name, value);
@@ -173,7 +182,8 @@ pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> He
         }
     }
     let client = request.client_ip.to_string();
-    let path = request.head.path();
+    // In normal form, as routes and the upstream read it: a service that decides by the path must not read another one.
+    let path = request.path;
     let target = request.head.query().map(|query| format!("{path}?{query}"));
     let target = target.as_deref().unwrap_or(path);
     let sent = [
@@ -223,8 +233,16 @@ async fn reply(mut response: Response) -> Result<ServiceReply, ServiceError> {
     let failed = |error: reqwest::Error| ServiceError::Failed(causes(&error));
     let status = StatusCode::from_u16(response.status().as_u16()).unwrap_or(StatusCode::FORBIDDEN);
     let mut fields = Fields::new();
+    let listed = response.headers().get_all(header::CONNECTION).iter();
+    let listed: Vec<&[u8]> = listed
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .collect();
+    let is_listed = |name: &HeaderName| {
+        listed.iter().any(|own| own.eq_ignore_ascii_case(name.as_str().as_bytes()))
+    };
     for (name, value) in response.headers() {
-        if !OWN_HEADERS.contains(name) {
+        if !OWN_HEADERS.contains(name) && !is_listed(name) {
             fields.push(name.as_str(), value.as_bytes());
         }
     }

@@ -70,8 +70,8 @@ const BASIC: &[u8] = b"basic";
 /// nothing follows.
 pub fn after_scheme<'v>(value: &'v [u8], scheme: &[u8]) -> Option<&'v [u8]> {
     let (own, rest) = value.split_at_checked(scheme.len())?;
-    let has_scheme =
-        own.eq_ignore_ascii_case(scheme) && rest.first().is_none_or(|byte| *byte == b' ');
+    let has_scheme = own.eq_ignore_ascii_case(scheme)
+        && rest.first().is_none_or(|byte| matches!(byte, b' ' | b'\t'));
     has_scheme.then(|| trim(rest))
 }
 

@@ -144,6 +144,7 @@ impl OverridesFile {
     pub(super) fn change(
         &self,
         change: OverrideChange,
+        known: &OverrideSet,
         now: StoreTime,
     ) -> Result<FileChange, OverrideError> {
         let failed = |error: io::Error| OverrideError::Write {
@@ -157,6 +158,12 @@ impl OverridesFile {
         rustix::fs::flock(&folder, FlockOperation::LockExclusive)
             .map_err(|error| failed(error.into()))?;
         let mut content = read_file(&self.path).map_err(OverrideError::Faults)?;
+        if !known.is_empty() && !self.path.exists() {
+            // It was deleted: what it had stays in force.
+            let has_key = known.iter().any(|(_, own)| change_secret(own, self.secret).is_some());
+            content.secret = has_key.then_some(self.secret);
+            content.set.clone_from(known);
+        }
         if content.secret.is_some_and(|secret| secret != self.secret) && change.names_key() {
             return Err(OverrideError::OtherSecret);
         }
@@ -230,7 +237,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         assert_eq!(read_file(&file.path).unwrap(), OverridesContent::default(), "a missing file");
-        let set = |own| file.change(OverrideChange::Set(own), NOW).unwrap();
+        let set =
+            |own| file.change(OverrideChange::Set(own), &OverrideSet::default(), NOW).unwrap();
         assert!(set(own("acme", 5)).before.is_none());
         assert_eq!(set(own("acme", 7)).before.unwrap().quota, config::PlanQuota::Units(5));
         set(own("bread", 9));
@@ -239,8 +247,13 @@ mod tests {
         let read = read_file(&file.path).unwrap();
         assert_eq!((read.set.len(), read.secret), (2, None));
         let id = own("acme", 1).id();
-        assert!(file.change(OverrideChange::Lift(id), NOW).unwrap().before.is_some());
-        let again = file.change(OverrideChange::Lift(id), NOW);
+        assert!(
+            file.change(OverrideChange::Lift(id), &OverrideSet::default(), NOW)
+                .unwrap()
+                .before
+                .is_some()
+        );
+        let again = file.change(OverrideChange::Lift(id), &OverrideSet::default(), NOW);
         assert!(matches!(again, Err(OverrideError::Unknown)));
         assert_eq!(read_file(&file.path).unwrap().set.len(), 1);
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
@@ -252,10 +265,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         let short = Override { until: Some(NOW + 5), ..own("short", 5) };
-        file.change(OverrideChange::Set(short), NOW).unwrap();
-        file.change(OverrideChange::Set(own("acme", 5)), NOW + 4).unwrap();
+        file.change(OverrideChange::Set(short), &OverrideSet::default(), NOW).unwrap();
+        file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW + 4).unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
-        file.change(OverrideChange::Set(own("bread", 5)), NOW + 5).unwrap();
+        file.change(OverrideChange::Set(own("bread", 5)), &OverrideSet::default(), NOW + 5)
+            .unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
     }
 
@@ -264,12 +278,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         let by_key = Override { target: OverrideTarget::Key(crate::limit::Key(7)), ..own("a", 5) };
-        file.change(OverrideChange::Set(by_key.clone()), NOW).unwrap();
+        file.change(OverrideChange::Set(by_key.clone()), &OverrideSet::default(), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret));
         let other = OverridesFile { secret: SharedSecret::from_namespace("b"), ..file.clone() };
-        let refused = other.change(OverrideChange::Set(by_key), NOW);
+        let refused = other.change(OverrideChange::Set(by_key), &OverrideSet::default(), NOW);
         assert!(matches!(refused, Err(OverrideError::OtherSecret)));
-        other.change(OverrideChange::Set(own("acme", 5)), NOW).unwrap();
+        other.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret), "it stays");
     }
 
@@ -283,14 +297,15 @@ mod tests {
         let mode = || fs::metadata(&target).unwrap().permissions().mode() & 0o777;
         fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&target, &file.path).unwrap();
-        file.change(OverrideChange::Set(own("acme", 5)), NOW).unwrap();
+        file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW).unwrap();
         assert!(fs::symlink_metadata(&file.path).unwrap().is_symlink());
         assert_eq!((read_file(&target).unwrap().set.len(), mode()), (1, 0o644));
         let key = Override { target: OverrideTarget::Key(crate::limit::Key(7)), ..own("a", 5) };
-        file.change(OverrideChange::Set(key), NOW).unwrap();
+        file.change(OverrideChange::Set(key), &OverrideSet::default(), NOW).unwrap();
         assert_eq!(mode(), 0o640);
         let nowhere = OverridesFile { path: "/nowhere/at/all.yaml".into(), ..file };
-        let refused = nowhere.change(OverrideChange::Set(own("acme", 5)), NOW);
+        let refused =
+            nowhere.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW);
         let Err(OverrideError::Write { path, .. }) = refused else { panic!("no error") };
         assert_eq!(path, "/nowhere/at/all.yaml");
     }
@@ -305,7 +320,8 @@ mod tests {
                 scope.spawn(move || {
                     for number in 0..5 {
                         let new = own(&format!("c{thread}-{number}"), 5);
-                        file.change(OverrideChange::Set(new), NOW).unwrap();
+                        file.change(OverrideChange::Set(new), &OverrideSet::default(), NOW)
+                            .unwrap();
                     }
                 });
             }
@@ -351,7 +367,8 @@ mod tests {
             fs::write(&file.path, text).unwrap();
             let faults = read_file(&file.path).unwrap_err().to_string();
             assert!(faults.contains(&format!("overrides.yaml{expected}")), "{text}: {faults}");
-            let refused = file.change(OverrideChange::Set(own("acme", 5)), NOW);
+            let refused =
+                file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW);
             assert!(matches!(refused, Err(OverrideError::Faults(_))), "{text}");
             assert_eq!(fs::read_to_string(&file.path).unwrap(), text);
         }

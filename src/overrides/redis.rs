@@ -82,6 +82,25 @@ impl RedisOverrides {
         }
     }
 
+    /// Writes back what this gateway knows, if the hash is missing: else a change would begin a hash without it.
+    async fn restore_lost(&mut self) -> Result<(), RedisFailure> {
+        if self.last.is_empty() {
+            return Ok(());
+        }
+        let key = self.key.clone();
+        let version: Result<Option<String>, _> =
+            self.call(|| command("HGET", &key, Some(VERSION))).await;
+        match version {
+            Ok(Some(_)) => Ok(()),
+            // A key of another type is an error reply.
+            Ok(None) | Err(RedisFailure::Server) => {
+                let known = self.last.clone();
+                self.write_back(&known).await
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Writes back what this gateway knows, after Redis has lost its data.
     async fn write_back(&mut self, known: &OverrideSet) -> Result<(), RedisFailure> {
         let (key, version) = (self.key.clone(), new_version()?);
@@ -148,6 +167,7 @@ impl RedisOverrides {
             OverrideChange::Set(new) => (new.id(), new.to_json()),
             OverrideChange::Lift(id) => (*id, String::new()),
         };
+        self.restore_lost().await.map_err(OverrideError::Redis)?;
         let (key, now) = (self.key.clone(), self.clock.store_time());
         let version = new_version().map_err(OverrideError::Redis)?;
         let ended = self.last.iter().filter(|(_, own)| !own.is_in_force(now)).take(MAX_ENDED);

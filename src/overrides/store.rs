@@ -118,15 +118,19 @@ impl OverrideStore {
         read
     }
 
-    /// Makes a change.
+    /// Makes a change. `known` are the overrides that this gateway has: if the file was deleted, they stay.
     ///
     /// # Errors
     ///
     /// It was not made; after [`OverrideError::Redis`], it may have been.
-    pub async fn change(&self, change: OverrideChange) -> Result<Changed, OverrideError> {
+    pub async fn change(
+        &self,
+        change: OverrideChange,
+        known: &OverrideSet,
+    ) -> Result<Changed, OverrideError> {
         match &self.place {
             Place::Nowhere => Err(OverrideError::NoPlace),
-            Place::File(own) => own.change(change, self.clock.store_time()).await,
+            Place::File(own) => own.change(change, known, self.clock.store_time()).await,
             Place::Redis(redis) => redis.lock().await.change(change).await,
         }
     }
@@ -158,11 +162,12 @@ impl FilePlace {
     async fn change(
         &self,
         change: OverrideChange,
+        known: &OverrideSet,
         now: StoreTime,
     ) -> Result<Changed, OverrideError> {
         let mut last = self.last.lock().await;
-        let file = self.file.clone();
-        let changed = blocking(&self.file.path, move || file.change(change, now)).await?;
+        let (file, known) = (self.file.clone(), known.clone());
+        let changed = blocking(&self.file.path, move || file.change(change, &known, now)).await?;
         *last = changed.stamp;
         let set = Some(self.applicable(changed.content));
         Ok(Changed { before: changed.before, set })

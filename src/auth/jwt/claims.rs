@@ -96,7 +96,8 @@ impl ClaimRules {
             return Err(ClaimsError::Audience);
         }
         let expires = self.check_times(&claims, now)?;
-        let consumer = claims.get(&self.consumer).and_then(JsonValue::scalar);
+        let consumer = claims.get(&self.consumer).filter(|value| value.is_name());
+        let consumer = consumer.and_then(JsonValue::scalar);
         let consumer = consumer.filter(|name| is_consumer_name(name));
         Ok(CheckedClaims {
             consumer: consumer.ok_or(ClaimsError::Consumer)?.into(),

@@ -97,6 +97,11 @@ impl JsonValue {
         items.iter().filter_map(Self::as_text)
     }
 
+    /// True for a text and for a whole number, which can name someone.
+    pub fn is_name(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Unsigned(_) | Self::Negative(_))
+    }
+
     /// A text, number or boolean as text; `None` for other values.
     pub fn scalar(&self) -> Option<Cow<'_, str>> {
         Some(match self {
@@ -116,6 +121,9 @@ impl<'de> Deserialize<'de> for JsonValue {
         deserializer.deserialize_any(ValueVisitor)
     }
 }
+
+/// From here on, not every whole number is a float: 2^53.
+const EXACT: f64 = 9_007_199_254_740_992.0;
 
 struct ValueVisitor;
 
@@ -142,7 +150,11 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(u64::try_from(value).map_or(JsonValue::Negative(value), JsonValue::Unsigned))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<JsonValue, E> {
+    fn visit_f64<E: Error>(self, value: f64) -> Result<JsonValue, E> {
+        // Two whole numbers of this size may be read as one.
+        if value.abs() >= EXACT {
+            return Err(E::custom("a number that does not fit"));
+        }
         Ok(JsonValue::Float(value))
     }
 
@@ -187,6 +199,11 @@ mod tests {
         assert_eq!(object.get("b").unwrap().texts().collect::<Vec<_>>(), ["y"]);
         assert_eq!(object.get("c").unwrap().scalar().unwrap(), "-1");
         assert_eq!(object.get("d").unwrap().scalar().unwrap(), "1.5");
+        assert!(object.get("c").unwrap().is_name() && !object.get("d").unwrap().is_name());
+        for large in ["18446744073709551616", "-9223372036854775809", "9007199254740993.0", "1e300"]
+        {
+            assert!(JsonObject::parse(format!("{{\"a\":{large}}}").as_bytes()).is_err(), "{large}");
+        }
         assert_eq!(JsonObject::parse(b"[]"), Err(JsonError::NotAnObject));
         for wrong in [
             &b""[..],

@@ -154,7 +154,9 @@ impl JwtMethod {
         let verified = cache.verify(&self.verifier, token, keys, now).map_err(|error| {
             tracing::debug!(%error, "a token is not valid");
             match error {
-                JwtError::UnknownKey if live.want_newer() => JwtRefusal::KeysUnavailable,
+                JwtError::UnknownKey if live.may_have_newer(header_of(token)) => {
+                    JwtRefusal::KeysUnavailable
+                }
                 // The key may be a newer one. Unlike above, a signature was verified, which a failure must count.
                 JwtError::OtherSignature => {
                     live.want_newer();
@@ -169,6 +171,11 @@ impl JwtMethod {
         let missing = if is_scope { &self.without_scope } else { &self.without_claim };
         Err(JwtRefusal::MissingClaims(Arc::clone(missing)))
     }
+}
+
+/// The header of a token, encoded: it names the key.
+fn header_of(token: &[u8]) -> &[u8] {
+    token.split(|byte| *byte == b'.').next().unwrap_or_default()
 }
 
 impl MissingClaims {

@@ -325,7 +325,12 @@ impl Explanation {
             UpstreamKind::Fixed(fixed) => self.status = Some(fixed.status.as_u16()),
             UpstreamKind::Servers(servers) => {
                 let path = routed.forwarded_path()?;
-                let query = head.query().map(|query| format!("?{query}"));
+                let removed = routed.route.auth.as_ref().map(|auth| auth.removed_credentials());
+                let query = head.query().and_then(|query| match removed {
+                    Some(removed) => removed.other_parameters(query),
+                    None => Some(query.into()),
+                });
+                let query = query.map(|query| format!("?{query}"));
                 self.forwarded = Some(path.into_owned() + &query.unwrap_or_default());
                 self.changes.add_request(routed);
                 self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();

@@ -80,6 +80,12 @@ fn a_password_admits_its_consumer() {
             (401, Some("text/html; charset=utf-8"))
         );
         assert!(page.header("www-authenticate").is_some(), "{}", page.head);
+        assert_eq!(upstream.request_count(), forwarded);
+        let after_tab = basic("acme", "open sesame").replace("Basic ", "Basic\t");
+        assert_eq!(get("/", &after_tab).status, 200);
+        let head = upstream.request_texts().pop().unwrap().to_ascii_lowercase();
+        assert!(!head.contains("authorization"), "{head}");
+        let forwarded = upstream.request_count();
         for malformed in ["Basic", "Basic !", "Basic YWJj"] {
             assert_eq!(get("/", &format!("Authorization: {malformed}\r\n")).status, 401);
         }

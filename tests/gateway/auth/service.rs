@@ -70,6 +70,15 @@ fn sso() -> Upstream {
             Some("broken") => {
                 "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\noops".to_owned()
             }
+            Some("cut 2xx") => "HTTP/1.1 200 OK\r\nX-User: ann\r\nContent-Length: 9\r\n\r\ncut".to_owned(),
+            Some("long 2xx") => {
+                let body = "x".repeat((1 << 20) + 1);
+                format!("HTTP/1.1 200 OK\r\nX-User: ann\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            }
+            Some("101") => "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n".to_owned(),
+            Some("hop") => {
+                "HTTP/1.1 403 Forbidden\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 0\r\n\r\n".to_owned()
+            }
             Some("rubbish") => "no HTTP at all\r\n\r\n".to_owned(),
             Some("cut") => "HTTP/1.1 401 Unauthorized\r\nContent-Length: 9\r\n\r\ncut".to_owned(),
             Some("hangs") => return true,
@@ -202,7 +211,7 @@ fn a_failed_service_denies_or_admits() {
     };
     let broken = ask(&gateway, "broken");
     assert_eq!((broken.status, broken.text().as_str()), (500, "oops"));
-    for session in ["rubbish", "cut", "hangs", "two"] {
+    for session in ["rubbish", "cut", "hangs", "two", "cut 2xx", "long 2xx", "101"] {
         let refused = ask(&gateway, session);
         assert_eq!((refused.status, refused.number("retry-after")), (503, 1), "{session}");
         assert_eq!(refused.json()["detail"], "the authentication service gave no usable answer");
@@ -257,6 +266,37 @@ fn wrong_credentials_of_a_service_are_counted() {
     assert_eq!((status(&cookie("wrong")), status(&cookie("wrong"))), (401, 401));
     let asked = service.request_count();
     assert_eq!((status(&cookie("ann")), service.request_count()), (429, asked));
+}
+
+#[test]
+fn the_service_reads_the_path_that_the_upstream_reads() {
+    on_every_protocol(|protocol| {
+        let (upstream, service) = (Upstream::hello(), sso());
+        let gateway = Gateway::for_every_protocol(&rules(&upstream, &service, ""));
+        for path in ["/public/../admin", "/public/%2e%2e/%61dmin", "/x/./../admin"] {
+            assert_eq!(protocol.get(&gateway, path, cookie("ann")).status, 200, "{path}");
+            let read = |request: String| request.lines().next().unwrap_or_default().to_owned();
+            let forwarded = read(last(&upstream));
+            let asked = last(&service);
+            let asked = asked.lines().find_map(|line| line.strip_prefix("x-forwarded-uri: "));
+            let asked = asked.expect("a path");
+            assert_eq!(forwarded, format!("get {asked} http/1.1"), "{path}");
+            assert_eq!(asked, "/admin", "{path}");
+        }
+    });
+}
+
+#[test]
+fn headers_that_two_servers_could_read_differently_are_not_passed_on() {
+    let (upstream, service) = (Upstream::hello(), sso());
+    let gateway = Gateway::start(&rules(&upstream, &service, ""));
+    let status = |headers: &str| get(gateway.address(), "/", headers).status;
+    assert_eq!(status(&(cookie("ann") + "Authorization: a\r\nAuthorization: b\r\n")), 400);
+    assert_eq!(service.request_count(), 0);
+    assert_eq!(status("Cookie: session=ann\r\nCookie: b=2\r\n"), 302);
+    assert!(last(&service).contains("cookie: session=ann; b=2\r\n"));
+    let hop = get(gateway.address(), "/", &cookie("hop"));
+    assert_eq!((hop.status, hop.header("x-hop")), (403, None));
 }
 
 #[test]

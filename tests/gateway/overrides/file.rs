@@ -41,6 +41,10 @@ fn an_edit_by_hand_is_followed_and_a_faulty_one_changes_nothing() {
     // A missing file is no change: it may be replaced at this moment.
     fs::remove_file(&path).expect("the file");
     assert_eq!(quota(gateway, BREAD).0, 12);
+    // Nor at the next change.
+    set(gateway, &json!({"limit": "each", "consumer": "acme", "quota": 11}));
+    assert_eq!((quota(gateway, ACME).0, quota(gateway, BREAD).0), (11, 12));
+    assert!(fs::read_to_string(&path).expect("the file").contains("bread"));
     write(&path, "overrides: []\n");
     eventually("no override", || quota(gateway, BREAD).0 == 5);
 }

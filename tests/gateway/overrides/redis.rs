@@ -15,7 +15,7 @@ use testkit::{
     yaml::fill,
 };
 
-use super::{BREAD, ask, lift, list, quota, request, rules, set};
+use super::{ACME, BREAD, ask, lift, list, quota, request, rules, set};
 
 /// By what time all gateways follow.
 const FOLLOWED: Duration = Duration::from_secs(2);
@@ -180,7 +180,7 @@ fn records_that_another_program_wrote_do_no_harm() {
     });
     assert_eq!(quota(&gateway, BREAD).0, 50);
     assert_eq!(list(&gateway)["total"], 1);
-    // Another type: reads fail and change nothing, and the next change replaces it.
+    // Another type: reads fail and change nothing, and the next change replaces it by what is known.
     redis.command::<i64>(&["DEL", "tidegate:{overrides}"]);
     redis.command::<()>(&["SET", "tidegate:{overrides}", "text"]);
     eventually("failed reads", || gateway.metric("tidegate_override_read_failures_total") >= 1);
@@ -188,6 +188,30 @@ fn records_that_another_program_wrote_do_no_harm() {
     set(&gateway, &json!({"limit": "each", "consumer": "acme", "quota": 70}));
     assert_eq!(
         ask(&gateway, &format!("DELETE /api/overrides/{}", own["id"].as_str().unwrap()), "").status,
-        404
+        204
     );
+}
+
+#[test]
+fn a_change_after_a_loss_of_the_data_lifts_no_other_override() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis), start(&redis)];
+    set(&gateways[0], &json!({"limit": "each", "consumer": "bread", "quota": "blocked"}));
+    let status = |gateway: &Gateway| Client::connect(gateway.address()).get("/own", BREAD).status;
+    eventually("the follower", || status(&gateways[1]) == 403);
+    for (round, lost) in ["FLUSHALL", "SET", "FLUSHALL"].into_iter().enumerate() {
+        if lost == "SET" {
+            redis.command::<()>(&["DEL", "tidegate:{overrides}"]);
+            redis.command::<()>(&["SET", "tidegate:{overrides}", "text"]);
+        } else {
+            redis.command::<()>(&[lost]);
+        }
+        // At once, before a poll finds the loss.
+        let wanted = 100 + round as u64;
+        set(&gateways[round % 2], &json!({"limit": "each", "consumer": "acme", "quota": wanted}));
+        for gateway in &gateways {
+            eventually("the change", || quota(gateway, ACME).0 == wanted);
+            assert_eq!(status(gateway), 403, "{lost}");
+        }
+    }
 }

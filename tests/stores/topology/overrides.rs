@@ -42,7 +42,7 @@ impl Follower {
     }
 
     async fn set(&mut self, new: Override) -> Result<(), OverrideError> {
-        let changed = self.store.change(OverrideChange::Set(new)).await?;
+        let changed = self.store.change(OverrideChange::Set(new), &OverrideSet::default()).await?;
         self.known = changed.set.expect("the new set");
         Ok(())
     }
@@ -68,7 +68,8 @@ async fn assert_followed(topology: impl Fn() -> Topology) {
     other.set(own("acme", 9)).await.expect("a change");
     one.poll().await.expect("a reply");
     assert_eq!(one.quotas(), ["each, consumer acme: 9", "each, consumer bread: 7"]);
-    let lifted = one.store.change(OverrideChange::Lift(own("bread", 1).id())).await;
+    let lifted =
+        one.store.change(OverrideChange::Lift(own("bread", 1).id()), &OverrideSet::default()).await;
     let lifted = lifted.expect("a change");
     assert_eq!(
         lifted.before.map(|own| own.to_string()).as_deref(),
@@ -76,7 +77,8 @@ async fn assert_followed(topology: impl Fn() -> Topology) {
     );
     other.poll().await.expect("a reply");
     assert_eq!(other.quotas(), ["each, consumer acme: 9"]);
-    let again = one.store.change(OverrideChange::Lift(own("bread", 1).id())).await;
+    let again =
+        one.store.change(OverrideChange::Lift(own("bread", 1).id()), &OverrideSet::default()).await;
     assert!(matches!(again, Err(OverrideError::Unknown)), "{again:?}");
 }
 

@@ -74,7 +74,6 @@ fn tokens_that_are_not_valid_get_a_401() {
         forged(json!({"header": {"alg": "HS256"}, "secret_of": "own", "as": "jwk"})),
         forged(json!({"key": "other", "header": {"kid": "own", "jku": "http://127.0.0.1:1/"}})),
         forged(json!({"key": "other", "header": {"kid": "own", "x5u": "http://127.0.0.1:1/"}})),
-        forged(json!({"key": "other", "header": {"kid": "../own"}})),
         forged(json!({"header": {"crit": ["exp"]}})),
         forged(json!({"header": {"typ": "secevent+jwt"}})),
         forged(json!({"raw": twice})),
@@ -82,6 +81,7 @@ fn tokens_that_are_not_valid_get_a_401() {
     let mut tokens = wrong.to_vec();
     tokens.push(changed(json!({"exp": NOW - 1})));
     tokens.push(changed(json!({})));
+    tokens.push(forged(json!({"key": "other", "header": {"kid": "../own"}})));
     let issued = Issued::new(&[("own", "ES256"), ("other", "ES256")], &tokens);
     let host = KeyHost::new(KeyAnswer::Set(issued.set(&["own"])));
     let upstream = Upstream::hello();
@@ -114,6 +114,8 @@ fn tokens_that_are_not_valid_get_a_401() {
     ] {
         assert_refused(&bearer(&other), invalid);
     }
+    let unknown = client.get("/", &issued.bearer(wrong.len() + 2));
+    assert_eq!(unknown.status, 503, "a key of this name may be on its way");
     let missing = client.get("/", "Authorization: Basic YTpi\r\n");
     assert_eq!(missing.status, 401);
     assert_eq!(missing.header("www-authenticate"), Some("Bearer realm=\"login\""));
@@ -203,5 +205,6 @@ fn of_several_issuers_the_named_one_verifies() {
     let gateway = Gateway::start_at(&yaml, Clock::manual(START));
     let mut client = Client::connect(gateway.address());
     let statuses = [0, 1, 2, 3].map(|index| client.get("/", &issued.bearer(index)).status);
-    assert_eq!(statuses, [200, 200, 401, 401]);
+    // The other key may be among newer ones of that issuer.
+    assert_eq!(statuses, [200, 200, 503, 503]);
 }
