@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn another_token_is_refused() {
-        use ClaimsError::{Audience, Consumer, Expired, Issuer, NotYetValid, Time};
+        use ClaimsError::{Audience, Consumer, Expired, Issuer, Json, NotYetValid, Time};
         for (changes, error) in [
             (r#"{"iss":"https://id.test/"}"#, Issuer),
             (r#"{"iss":null}"#, Issuer),
@@ -254,7 +254,8 @@ mod tests {
             (r#"{"exp":-1}"#, Time),
             (r#"{"exp":253402300800}"#, Time),
             (r#"{"exp":18446744073709551615}"#, Time),
-            (r#"{"exp":1e300}"#, Time),
+            (r#"{"exp":1e300}"#, Json),
+            (r#"{"sub":18446744073709551616}"#, Json),
             (r#"{"nbf":-1}"#, Time),
             (r#"{"exp":1799999970}"#, Expired),
             (r#"{"exp":1799999969.9}"#, Expired),
@@ -265,6 +266,8 @@ mod tests {
             (r#"{"sub":" a"}"#, Consumer),
             (r#"{"sub":"a\nb"}"#, Consumer),
             (r#"{"sub":["acme"]}"#, Consumer),
+            (r#"{"sub":true}"#, Consumer),
+            (r#"{"sub":1.5}"#, Consumer),
         ] {
             assert_eq!(check(changes).err(), Some(error), "{changes}");
         }
