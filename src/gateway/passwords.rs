@@ -59,7 +59,8 @@ struct PasswordJob {
     digest: ProofDigest,
     credentials: BasicCredentials,
     hash: Box<str>,
-    reply: oneshot::Sender<bool>,
+    /// The requests that wait for it: several may have the same password.
+    replies: Vec<oneshot::Sender<bool>>,
 }
 
 impl PasswordVerifier {
@@ -99,7 +100,7 @@ impl PasswordVerifier {
         let thread = self.0.get().ok_or(TooManyPasswords)?;
         let PendingPassword { digest, credentials, hash, .. } = pending;
         let (reply, answer) = oneshot::channel();
-        thread.add(PasswordJob { address, digest, credentials, hash, reply })?;
+        thread.add(PasswordJob { address, digest, credentials, hash, replies: vec![reply] })?;
         answer.await.map_err(|_| TooManyPasswords)
     }
 }
@@ -128,8 +129,13 @@ impl PasswordThread {
         own
     }
 
-    fn add(&self, job: PasswordJob) -> Result<(), TooManyPasswords> {
+    fn add(&self, mut job: PasswordJob) -> Result<(), TooManyPasswords> {
         let mut queue = self.queue.lock();
+        if let Some(same) = queue.waiting.iter_mut().find(|other| other.digest == job.digest) {
+            // One verification is enough, and takes one place.
+            same.replies.append(&mut job.replies);
+            return Ok(());
+        }
         let of_address = queue.waiting.iter().filter(|other| other.address == job.address).count();
         if queue.is_closed
             || queue.waiting.len() >= MAX_WAITING
@@ -156,8 +162,8 @@ impl PasswordThread {
     }
 
     fn run(&self) {
-        while let Some(PasswordJob { digest, credentials, hash, reply, .. }) = self.next() {
-            if reply.is_closed() {
+        while let Some(PasswordJob { digest, credentials, hash, replies, .. }) = self.next() {
+            if replies.iter().all(oneshot::Sender::is_closed) {
                 continue;
             }
             // A request with the same password may have been before this one.
@@ -167,8 +173,10 @@ impl PasswordThread {
                 let until = self.clock.monotonic() + KNOWN_TIME.as_millis() as u64;
                 self.known.insert(digest, until, ());
             }
-            // The client may have gone.
-            let _ = reply.send(is_right);
+            for reply in replies {
+                // The client may have gone.
+                let _ = reply.send(is_right);
+            }
         }
     }
 }

@@ -149,3 +149,18 @@ fn slow_passwords_hold_up_no_other_request() {
     assert!(statuses.contains(&503), "an address has a bounded number of passwords that wait");
     assert!(answered > 0, "answers meanwhile");
 }
+
+#[test]
+fn requests_with_one_password_wait_for_one_verification() {
+    let upstream = Upstream::hello();
+    let slow = rules(&upstream, "off").replace("m=64,t=1", "m=2048,t=2");
+    let gateway = Gateway::start(&slow);
+    let address = gateway.address();
+    // The hash is another password's now, so each of them is wrong, and none is known from another one.
+    let requests = (0..40).map(|_| {
+        std::thread::spawn(move || get(address, "/gold", &basic("acme", "open sesame")).status)
+    });
+    let requests: Vec<_> = requests.collect();
+    let statuses: Vec<u16> = requests.into_iter().map(|one| one.join().unwrap()).collect();
+    assert_eq!(statuses, [401; 40], "no address has 40 places");
+}
