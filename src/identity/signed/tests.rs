@@ -43,6 +43,23 @@ fn node(text: &[u8]) -> Vec<u8> {
     out
 }
 
+/// True if the part of `value` before its first dot is empty or base64 of what may be JSON, or a later part is a time.
+fn may_be_signed(value: &str) -> bool {
+    let may_be_json = |text: &[u8]| {
+        let decoded = node(text).trim_ascii().to_vec();
+        let ends = (decoded.first(), decoded.last());
+        matches!(
+            ends,
+            (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')) | (Some(b'"'), Some(b'"'))
+        ) || serde_json::from_slice::<serde_json::Value>(&decoded).is_ok()
+    };
+    value.split_once('.').is_some_and(|(first, rest)| {
+        // Without a scheme before it.
+        first.split(' ').any(|word| word.is_empty() || may_be_json(word.as_bytes()))
+            || rest.split('.').any(|part| is_time(format!(".{part}").as_bytes()))
+    })
+}
+
 fn counted(value: &[u8]) -> Option<Vec<u8>> {
     canonical(Cow::Borrowed(value)).map(Cow::into_owned)
 }
@@ -206,12 +223,9 @@ proptest! {
     fn opaque_keys_are_counted_as_sent(
         key in "[A-Za-z0-9]{1,12}([.:|][A-Za-z0-9_-]{1,70}){0,3}", other in "[ -~]{0,60}",
     ) {
-        // A first part that is base64 of a number, or a part in the form of a time, may make it an itsdangerous token.
-        let first = key.split('.').next().unwrap_or_default();
-        prop_assume!(serde_json::from_slice::<f64>(&node(first.as_bytes())).is_err());
-        prop_assume!(key.split('.').all(|part| !is_time(format!(".{part}").as_bytes())));
-        prop_assert_eq!(counted(key.as_bytes()), Some(key.clone().into_bytes()));
-        prop_assert_eq!(counted(other.as_bytes()), Some(other.clone().into_bytes()));
+        for value in [key, other].iter().filter(|value| !may_be_signed(value)) {
+            prop_assert_eq!(counted(value.as_bytes()), Some(value.clone().into_bytes()));
+        }
     }
 
     #[test]
