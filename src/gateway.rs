@@ -12,7 +12,8 @@
 //! - `ledger.rs`, `request_trace.rs`, `spans.rs`: the record of a request for access log, metrics and trace.
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](crate::plan::decide), and the checks before the limits.
-//! - `authentication.rs`, `blocked_addresses.rs`: who sends a request; addresses that sent too many wrong credentials.
+//! - `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends a request; addresses that sent too many
+//!   wrong credentials.
 //! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a request.
 //! - `admission.rs`, `activity.rs`: the throttle.
@@ -27,6 +28,7 @@
 
 mod activity;
 mod admission;
+mod auth_failures;
 mod auth_service;
 mod authentication;
 mod background;

@@ -36,7 +36,6 @@ use std::{
 };
 
 use http::Method;
-use smallvec::SmallVec;
 
 pub use self::{
     decision::{
@@ -59,7 +58,9 @@ use crate::{
         ConditionResult, ConditionalRoute, Lookup, Params,
         normalize::{Slashes, normalize, routed_form},
     },
-    snapshot::{Action, ChargeContext, ChargePlanError, PlannedCharge, Route, Snapshot},
+    snapshot::{
+        Action, ChargeContext, ChargePlanError, PlannedCharge, PlannedCharges, Route, Snapshot,
+    },
 };
 
 /// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
@@ -259,10 +260,6 @@ fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError
         _ => Ok(()),
     }
 }
-
-/// The planned charges of one request, in the order of the route's limits: one per limit, or one per access
-/// token for a limit by token.
-pub type PlannedCharges = SmallVec<[PlannedCharge; 2]>;
 
 /// The planned charges of `subject` to the limits of `route`.
 #[inline]

@@ -64,7 +64,7 @@ use crate::{
     clock::StoreTime,
     http1::Fields,
     identity::{CredentialSource, client::mask_address},
-    plan::PlannedCharges,
+    snapshot::PlannedCharges,
 };
 
 /// Number of lines in the buffer that sorts them by time. A line that is further out of order is replayed at

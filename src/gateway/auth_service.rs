@@ -1,6 +1,7 @@
 //! Asks the service of a `forward` method who sends a request.
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
@@ -77,17 +78,19 @@ impl KnownAdmissions {
     /// The digest of what `service` knows of a request; `None` if its answers are not remembered, or if the request has
     /// none of the headers that it reads.
     pub(super) fn digest(&self, service: &ForwardAuth, headers: &Fields) -> Option<ProofDigest> {
-        let mut sent = service.request_headers.iter();
-        if service.cache_time == 0 || !sent.any(|name| headers.contains(name)) {
+        if service.cache_time == 0 {
             return None;
         }
-        let mut parts = vec![service.url.as_bytes()];
-        for name in &service.request_headers {
-            let before = parts.len();
-            parts.extend(headers.get_all(name));
-            // Distinguishes one header's values from the next one's.
-            parts.push(if parts.len() > before { name.as_str().as_bytes() } else { b"" });
+        let sent: Vec<_> = sent_values(service, headers).map(|(_, value)| value).collect();
+        if sent.iter().all(Option::is_none) {
+            return None;
         }
+        // A missing header is one part, another one two: no two requests with other headers are alike.
+        let values = sent.iter().flat_map(|value| match value {
+            None => [Some(&b"-"[..]), None],
+            Some(value) => [Some(&b"+"[..]), Some(&**value)],
+        });
+        let parts = [service.url.as_bytes()].into_iter().chain(values.flatten());
         Some(self.cache().digest(parts))
     }
 
@@ -166,19 +169,30 @@ impl AuthServices {
     }
 }
 
+/// The headers that `service` reads, each with its value in a request if it has one. Several fields `Cookie` are one
+/// value; another header has one field, or the request was refused.
+fn sent_values<'r>(
+    service: &'r ForwardAuth,
+    headers: &'r Fields,
+) -> impl Iterator<Item = (&'r HeaderName, Option<Cow<'r, [u8]>>)> {
+    service.request_headers.iter().map(|name| {
+        let mut fields = headers.get_all(name);
+        let first = fields.next().map(Cow::Borrowed);
+        let value = fields.fold(first, |before, field| {
+            before.map(|before| [&*before, field].join(&b"; "[..]).into())
+        });
+        (name, value)
+    })
+}
+
 /// The headers of the question about a request.
 pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for name in &service.request_headers {
-        let values = request.head.fields.get_all(name);
-        let joined = (*name == header::COOKIE).then(|| values.collect::<Vec<_>>().join(&b"; "[..]));
-        let values = request.head.fields.get_all(name).filter(|_| joined.is_none());
-        let joined = joined.as_deref().filter(|value| !value.is_empty());
-        for value in values.chain(joined) {
-            if let Ok(mut value) = HeaderValue::from_bytes(value) {
-                value.set_sensitive(true);
-                headers.append(name, value);
-            }
+    for (name, value) in sent_values(service, &request.head.fields) {
+        let value = value.and_then(|value| HeaderValue::from_bytes(&value).ok());
+        if let Some(mut value) = value {
+            value.set_sensitive(true);
+            headers.append(name, value);
         }
     }
     let client = request.client_ip.to_string();

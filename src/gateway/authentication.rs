@@ -19,7 +19,6 @@ use http::StatusCode;
 use super::{
     Gateway, Peer,
     auth_service::{ServiceAdmission, ServiceAnswer, ServiceError, question},
-    blocked_addresses::BlockedKey,
     consumer_records::{ConsumerRecords, RecordsLookup},
     context::RequestContext,
     passwords::{PendingPassword, TooManyPasswords},
@@ -30,10 +29,10 @@ use crate::{
         ProofDigest, RouteAuth, ServiceFailure, Unauthenticated, Verification,
     },
     consumer_store::PendingLookup,
-    error::{AuthOutage, BlockedAddress, FailedAuthentication, GatewayError},
+    error::{AuthOutage, FailedAuthentication, GatewayError},
     http1::{FieldSink as _, Fields},
-    identity::{Caller, Consumer, OwnedConsumer, address_key},
-    limit::{Charge, Key, Limit},
+    identity::{Caller, Consumer, OwnedConsumer},
+    limit::Limit,
     plan::{RequestAttributes, RequestView, RoutePlan},
     snapshot::Route,
 };
@@ -227,8 +226,8 @@ impl Gateway {
     ) -> Result<Option<PendingIdentity>, GatewayError> {
         let PendingIdentity { proof, max_failures, refused } = pending;
         match proof {
-            PendingProof::Password(mut password) => {
-                let consumer = password.consumer.take();
+            PendingProof::Password(password) => {
+                let consumer = password.consumer.clone();
                 let address = self.failure_key(request);
                 match self.shared.passwords.verify(password, address).await {
                     Ok(true) if consumer.is_some() => {
@@ -375,66 +374,6 @@ impl Gateway {
         attributes.with_consumer(route, prefix, consumer, |subject| {
             plan.complete(route, subject, input.key_secret)
         })
-    }
-
-    /// Counts wrong credentials for the client's address; returns the error for the client.
-    #[cold]
-    pub(super) async fn count_failure(
-        &self,
-        request: &mut RequestContext,
-        error: GatewayError,
-    ) -> GatewayError {
-        let Some(limit) = error.counted_by().map(Arc::clone) else { return error };
-        let key = Key(self.failure_key(request));
-        let charge = Charge { limit: &limit, key, cost: 1 };
-        let verdict = self.store.charge(&[charge], self.shared.clock.store_time()).await;
-        let decided = verdict.ok().and_then(|verdict| verdict.decided(0).copied());
-        // Without a decision nothing is known of other failures.
-        let Some(decided) = decided else { return error };
-        let decision = &decided.decision;
-        if decision.remaining == 0 {
-            let end = decision.retry_at.unwrap_or(decision.reset_at);
-            let blocked_key = BlockedKey::new(limit.identity.hash(), key.0);
-            let now = self.shared.clock.monotonic();
-            let duration = end.ms_since(decided.at).max(0).cast_unsigned();
-            self.shared.blocked_addresses.block(blocked_key, now, duration);
-        }
-        if decision.admitted {
-            return error;
-        }
-        match self.ensure_not_blocked(request, &limit) {
-            Ok(()) => error,
-            Err(blocked) => {
-                request.ledger.refused_by.push(limit);
-                blocked
-            }
-        }
-    }
-
-    /// Checks that the client's address is not blocked under `limit`.
-    fn ensure_not_blocked(
-        &self,
-        request: &RequestContext,
-        limit: &Arc<Limit>,
-    ) -> Result<(), GatewayError> {
-        let now = self.shared.clock.monotonic();
-        if self.shared.blocked_addresses.is_empty(now) {
-            return Ok(());
-        }
-        let key = BlockedKey::new(limit.identity.hash(), self.failure_key(request));
-        match self.shared.blocked_addresses.blocked_for(key, now) {
-            None => Ok(()),
-            Some(retry_after) => {
-                let limit = Arc::clone(limit);
-                Err(GatewayError::TooManyFailures(Box::new(BlockedAddress { limit, retry_after })))
-            }
-        }
-    }
-
-    /// The key under which failures of the request's client are counted.
-    fn failure_key(&self, request: &RequestContext) -> u128 {
-        let prefix = request.rules().snapshot.identity.ipv6_prefix;
-        address_key(request.ledger.client_ip, prefix, self.shared.store.key_secret())
     }
 }
 

@@ -59,8 +59,17 @@ struct PasswordJob {
     digest: ProofDigest,
     credentials: BasicCredentials,
     hash: Box<str>,
+    /// If the name is a consumer's.
+    account: Account,
     /// The requests that wait for it: several may have the same password.
     replies: Vec<oneshot::Sender<bool>>,
+}
+
+/// If a name is a consumer's.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Account {
+    Known,
+    Unknown,
 }
 
 impl PasswordVerifier {
@@ -98,9 +107,11 @@ impl PasswordVerifier {
         address: u128,
     ) -> Result<bool, TooManyPasswords> {
         let thread = self.0.get().ok_or(TooManyPasswords)?;
-        let PendingPassword { digest, credentials, hash, .. } = pending;
+        let PendingPassword { digest, credentials, hash, consumer } = pending;
+        let account = if consumer.is_some() { Account::Known } else { Account::Unknown };
         let (reply, answer) = oneshot::channel();
-        thread.add(PasswordJob { address, digest, credentials, hash, replies: vec![reply] })?;
+        let replies = vec![reply];
+        thread.add(PasswordJob { address, digest, credentials, hash, account, replies })?;
         answer.await.map_err(|_| TooManyPasswords)
     }
 }
@@ -162,14 +173,16 @@ impl PasswordThread {
     }
 
     fn run(&self) {
-        while let Some(PasswordJob { digest, credentials, hash, replies, .. }) = self.next() {
+        while let Some(job) = self.next() {
+            let PasswordJob { digest, credentials, hash, account, replies, .. } = job;
             if replies.iter().all(oneshot::Sender::is_closed) {
                 continue;
             }
             // A request with the same password may have been before this one.
             let is_known = self.known.get(digest, self.clock.monotonic()).is_some();
             let is_right = is_known || is_password_of(&hash, credentials.password());
-            if is_right && !is_known {
+            // With an unknown name, the hash is another consumer's: a quick refusal would tell its password.
+            if is_right && !is_known && account == Account::Known {
                 let until = self.clock.monotonic() + KNOWN_TIME.as_millis() as u64;
                 self.known.insert(digest, until, ());
             }
@@ -178,5 +191,38 @@ impl PasswordThread {
                 let _ = reply.send(is_right);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+    use super::*;
+    use crate::identity::Consumer;
+
+    const HASH: &str = "$2y$04$ZTWSX.0UDtfHZJGRcCTlB.dkC9j.jI8zkjfa/2ndeFU.GgjBofqQG";
+
+    /// Verifies the right password of the hash twice. True if the second time takes no wait.
+    fn is_remembered(name: &str, consumer: Option<Consumer<'_>>) -> bool {
+        let value = format!("Basic {}", STANDARD.encode(format!("{name}:open sesame")));
+        let credentials = BasicCredentials::read(value.as_bytes()).unwrap().unwrap();
+        let proof = PasswordProof { credentials: &credentials, hash: HASH, consumer };
+        let (verifier, clock) = (PasswordVerifier::default(), Clock::system());
+        let pending = verifier.recall(&proof, &clock).expect_err("a wait");
+        let digest = pending.digest;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(runtime.block_on(verifier.verify(pending, 1)).is_ok_and(|is_right| is_right));
+        let thread = verifier.0.get().unwrap();
+        let is_known = thread.known.get(digest, clock.monotonic()).is_some();
+        assert_eq!(verifier.recall(&proof, &clock).is_ok(), is_known);
+        is_known
+    }
+
+    #[test]
+    fn only_the_password_of_a_consumer_is_remembered() {
+        assert!(is_remembered("acme", Some(Consumer::new("acme", None))));
+        // The hash is another consumer's then: a quick second refusal would tell that its password is right.
+        assert!(!is_remembered("unknown", None));
     }
 }

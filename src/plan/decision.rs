@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    MatchedRoute, PlannedCharges, RequestAttributes, RequestSource, RequestView, Via, check_access,
+    MatchedRoute, RequestAttributes, RequestSource, RequestView, Via, check_access,
     planned_charges, status_charges, target_key,
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     http1::BodyLength,
     identity::{Caller, ClientAddress, KeySecret, Subject, TokenHash},
     limit::Admission,
-    snapshot::{ChargeContext, OverridesAt, PlannedCharge, Route, Snapshot},
+    snapshot::{ChargeContext, OverridesAt, PlannedCharge, PlannedCharges, Route, Snapshot},
     tls::SelectedCertificate,
 };
 

@@ -17,10 +17,10 @@ use crate::{
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Change, Charge},
     plan::{
-        self, DecisionInput, LocalAnswer, NextStep, PlannedCharges, RefusedRoute,
-        RequestAttributes, RequestSource, RequestView, RoutePlan,
+        self, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes, RequestSource,
+        RequestView, RoutePlan,
     },
-    snapshot::{LimitPolicy, PlannedCharge, Snapshot},
+    snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
     store::memory::MemoryStore,
 };
 

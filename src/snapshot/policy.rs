@@ -123,6 +123,10 @@ pub struct PlannedCharge {
     pub quota: QuotaChoice,
 }
 
+/// The planned charges of one request, in the order of the route's limits: one per limit, or one per access
+/// token for a limit by token.
+pub type PlannedCharges = SmallVec<[PlannedCharge; 2]>;
+
 /// What the planned charges of a request depend on, besides the request.
 #[derive(Clone, Copy)]
 pub struct ChargeContext<'c> {
@@ -167,7 +171,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
-        charges: &mut SmallVec<[PlannedCharge; 2]>,
+        charges: &mut PlannedCharges,
     ) -> Result<(), ChargePlanError> {
         let cost = self.cost.request_cost(subject.headers)?;
         self.add_with_cost(limit_index, cost, subject, context, charges)
@@ -184,7 +188,7 @@ impl LimitPolicy {
         limit_index: usize,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
-        charges: &mut SmallVec<[PlannedCharge; 2]>,
+        charges: &mut PlannedCharges,
     ) -> Result<(), AmbiguousValue> {
         let added = self.add_with_cost(limit_index, self.limit.cost, subject, context, charges);
         match added {
@@ -205,7 +209,7 @@ impl LimitPolicy {
         cost: u32,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
-        charges: &mut SmallVec<[PlannedCharge; 2]>,
+        charges: &mut PlannedCharges,
     ) -> Result<(), ChargePlanError> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
