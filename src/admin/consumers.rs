@@ -3,11 +3,7 @@
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::{
-        Path, State,
-        rejection::{BytesRejection, PathRejection},
-    },
+    extract::{Path, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -16,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     AdminContext,
-    problem::{problem, rejected_body},
+    problem::{WholeBody, problem},
 };
 use crate::{
     auth::ApiKey,
@@ -86,12 +82,8 @@ type Name = Result<Path<String>, PathRejection>;
 /// Creates a consumer, or replaces it.
 pub(super) async fn put(
     State(context): State<AdminContext>,
-    body: Result<Bytes, BytesRejection>,
+    WholeBody(body): WholeBody,
 ) -> Response {
-    let body = match body {
-        Ok(body) => body,
-        Err(rejected) => return rejected_body(&rejected),
-    };
     let shared = &context.shared;
     let Some(store) = store(shared) else { return no_store() };
     let consumer = match parse_consumer(&body) {
@@ -145,12 +137,12 @@ pub(super) async fn delete(State(context): State<AdminContext>, name: Name) -> R
 pub(super) async fn add_key(
     State(context): State<AdminContext>,
     name: Name,
-    body: Result<Bytes, BytesRejection>,
+    body: Result<WholeBody, Response>,
 ) -> Response {
     let Ok(Path(name)) = name else { return malformed_path() };
-    let body = match body {
+    let WholeBody(body) = match body {
         Ok(body) => body,
-        Err(rejected) => return rejected_body(&rejected),
+        Err(refused) => return refused,
     };
     let Some(store) = store(&context.shared) else { return no_store() };
     let requested = match parse_key(&body) {

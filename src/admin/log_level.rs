@@ -2,8 +2,6 @@
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::rejection::BytesRejection,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -11,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::problem::{problem, rejected_body};
+use super::problem::{WholeBody, problem};
 use crate::telemetry::{process_log_filter, set_process_log_filter};
 
 /// The filter of the process log.
@@ -42,11 +40,7 @@ pub(super) async fn show() -> Response {
 }
 
 /// Sets the filter, until the process ends.
-pub(super) async fn set(body: Result<Bytes, BytesRejection>) -> Response {
-    let body = match body {
-        Ok(body) => body,
-        Err(rejected) => return rejected_body(&rejected),
-    };
+pub(super) async fn set(WholeBody(body): WholeBody) -> Response {
     let level = match parse_level(&body) {
         Ok(level) => level,
         Err(what) => {

@@ -5,11 +5,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::{
-        Path, RawQuery, State,
-        rejection::{BytesRejection, PathRejection},
-    },
+    extract::{Path, RawQuery, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -20,7 +16,7 @@ use serde_json::{Value, json};
 use super::{
     AdminContext,
     caller::{caller_key, parse_query},
-    problem::{problem, rejected_body},
+    problem::{WholeBody, problem},
 };
 use crate::{
     clock::StoreTime,
@@ -174,12 +170,8 @@ fn parse_page(query: &str) -> Result<Page, String> {
 /// Sets an override, instead of the one of the same limit and target.
 pub(super) async fn set(
     State(context): State<AdminContext>,
-    body: Result<Bytes, BytesRejection>,
+    WholeBody(body): WholeBody,
 ) -> Response {
-    let body = match body {
-        Ok(body) => body,
-        Err(rejected) => return rejected_body(&rejected),
-    };
     let shared = &context.shared;
     let new = match requested(&body, shared) {
         Ok(new) => new,

@@ -1,7 +1,8 @@
 //! Errors of the admin API as problem documents (RFC 9457).
 
 use axum::{
-    extract::rejection::BytesRejection,
+    body::Bytes,
+    extract::{FromRequest, Request, rejection::BytesRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -27,8 +28,20 @@ pub(super) struct ProblemDocument<'a> {
     faults: &'a [String],
 }
 
+/// A request's whole body. A body that is too long or ended early is refused with a problem document.
+pub(super) struct WholeBody(pub(super) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for WholeBody {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let body = Bytes::from_request(request, state).await;
+        body.map(Self).map_err(|rejected| rejected_body(&rejected))
+    }
+}
+
 /// The response to a request whose body is too long or ended early.
-pub(super) fn rejected_body(rejected: &BytesRejection) -> Response {
+fn rejected_body(rejected: &BytesRejection) -> Response {
     let detail = match rejected.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             format!("the request's body is too long; expected at most {MAX_BODY} bytes")

@@ -2,8 +2,7 @@
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::{State, rejection::BytesRejection},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -16,7 +15,7 @@ use serde_json::Value;
 
 use super::{
     AdminContext,
-    problem::{problem, rejected_body},
+    problem::{WholeBody, problem},
 };
 use crate::{
     metrics::Metrics,
@@ -88,12 +87,12 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
 /// Sets the mode of this gateway, until it restarts or the configured mode changes.
 pub(super) async fn set(
     State(context): State<AdminContext>,
-    body: Result<Bytes, BytesRejection>,
+    body: Result<WholeBody, Response>,
 ) -> Response {
     let Some(throttle) = &context.shared.throttle else { return no_throttle() };
-    let body = match body {
+    let WholeBody(body) = match body {
         Ok(body) => body,
-        Err(rejected) => return rejected_body(&rejected),
+        Err(refused) => return refused,
     };
     match parse_mode(&body) {
         Ok(mode) => {
