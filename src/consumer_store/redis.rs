@@ -15,8 +15,10 @@ use crate::{
     redis::{Connector, NodeConnection, RedisFailure, Script},
 };
 
-/// Timeout of one call, and of connecting.
+/// Timeout of one call.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of connecting: longer than two probes of a server are apart, so that a call does not fail once Redis is back.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Pause after a failure, in ms, within which calls fail at once.
 const PAUSE: u64 = 1_000;
 
@@ -186,7 +188,8 @@ impl RedisRecords {
         if server.open.as_ref().is_none_or(NodeConnection::is_stale) {
             server.open = None;
             let text = tag.text();
-            let connecting = self.clock.timeout(TIMEOUT, self.connector.connect(&text)).await;
+            let connecting =
+                self.clock.timeout(CONNECT_TIMEOUT, self.connector.connect(&text)).await;
             match connecting.unwrap_or(Err(RedisFailure::Timeout)) {
                 Ok(opened) => {
                     server.open = Some(opened);
