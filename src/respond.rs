@@ -205,7 +205,7 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
             Decision { admitted: true, .. } => StoreTime::ZERO,
             Decision { retry_at, .. } => retry_at.unwrap_or(StoreTime::MAX),
         };
-        let left = decision.remaining / u64::from((*cost).max(1));
+        let left = decision.remaining / (*cost).max(1);
         (decision.admitted, Reverse(retry_at), left, Reverse(decision.reset_at))
     })
 }

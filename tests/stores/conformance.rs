@@ -56,11 +56,11 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn charge(&self, cost: u32) -> Charge<'_> {
+    fn charge(&self, cost: u64) -> Charge<'_> {
         Charge { limit: &self.limit, key: Key(1), cost }
     }
 
-    async fn decide(&self, cost: u32) -> Decision {
+    async fn decide(&self, cost: u64) -> Decision {
         let verdict = self.handle.charge(&[self.charge(cost)], self.clock.store_time()).await;
         let verdict = verdict.expect("a local policy");
         assert!(!verdict.is_fallback(), "{}", self.label);
@@ -80,7 +80,7 @@ impl Fixture {
     }
 
     /// Changes the quota, as a reload does.
-    fn reloaded(mut self, quota: u32) -> Self {
+    fn reloaded(mut self, quota: u64) -> Self {
         Arc::make_mut(&mut self.limit).quota.limit = quota;
         self
     }

@@ -7,7 +7,7 @@ use tidegate::limit::{Algorithm, Quota};
 const NOW: u64 = crate::support::NOW.as_unix_ms();
 
 /// The quota, which is also the number of entries of a full log.
-const QUOTA: u32 = 100_000;
+const QUOTA: u64 = 100_000;
 
 /// Maximum duration of a call, in us of Redis' CPU time.
 const MAX_MICROS: u64 = 1_000;
@@ -62,7 +62,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     });
     assert_cheap("a refusal of a large cost", |n| {
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", &quota, &[(end, 50_000 + n as u32)]), 0);
+            assert_eq!(caller.charge("log", &quota, &[(end, 50_000 + n as u64)]), 0);
         })
     });
     // All but the last thousand entries expire at once.
