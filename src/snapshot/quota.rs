@@ -89,7 +89,8 @@ impl TooManyUnits {
     /// The fault of `quota`; `None` if it can be counted exactly.
     pub(super) fn of(quota: &Quota) -> Option<Self> {
         let own_bound = quota.algorithm.max_units();
-        let max = own_bound.min(MAX_QUOTA_MILLIS / counted_millis(quota).max(1));
+        let max = counted_millis(quota)
+            .map_or(own_bound, |millis| own_bound.min(MAX_QUOTA_MILLIS / millis.max(1)));
         if quota.limit <= max {
             return None;
         }
@@ -108,15 +109,15 @@ impl TooManyUnits {
     }
 }
 
-/// Buckets count each unit of the quota multiplied by this number of ms.
-fn counted_millis(quota: &Quota) -> u64 {
+/// The number of ms by which a bucket multiplies each unit of the quota; `None` if the algorithm counts units.
+fn counted_millis(quota: &Quota) -> Option<u64> {
     match quota.algorithm {
-        Algorithm::TokenBucket => quota.window,
-        Algorithm::LeakyBucket { max_wait } => quota.window.max(max_wait.into()),
+        Algorithm::TokenBucket => Some(quota.window),
+        Algorithm::LeakyBucket { max_wait } => Some(quota.window.max(max_wait.into())),
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
-        | Algorithm::Concurrency => 1,
+        | Algorithm::Concurrency => None,
     }
 }
 

@@ -211,11 +211,11 @@ fn faulty_limits_are_refused() {
         ("one: {quota: 5, window: 10s, resolution: 7}", "6:44: `7` sub-windows of 10s, expected a resolution from 1 to 60 that divides the window, such as 5 or 8".to_owned()),
         ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", too_large("6:41", 2_000_000_000, "token_bucket", "1250999896, a shorter window")),
         ("one: {algorithm: token_bucket, quota: 5000000000, window: 1s}", too_large("6:41", 5_000_000_000, "token_bucket", "4294967295")),
-        ("one: {algorithm: leaky_bucket, quota: 2000000000, window: 1s, max_wait: 1h}", too_large("6:41", 2_000_000_000, "leaky_bucket", "1250999896, a shorter window and max_wait")),
+        ("one: {algorithm: leaky_bucket, quota: 2000000000, window: 1h, max_wait: 1s}", too_large("6:41", 2_000_000_000, "leaky_bucket", "1250999896, a shorter window and max_wait")),
         ("one: {algorithm: leaky_bucket, quota: 4294967296, window: 1s}", too_large("6:41", 1 << 32, "leaky_bucket", "4294967295")),
         ("one: {algorithm: sliding_log, quota: 4294967296, window: 1s}", too_large("6:40", 1 << 32, "sliding_log", "4294967295")),
         ("one: {algorithm: concurrency, quota: 4294967296, window: 1s}", too_large("6:40", 1 << 32, "concurrency", "4294967295")),
-        ("one: {algorithm: concurrency, quota: 4, window: 1s, candidate: {quota: 4294967296}}", too_large("6:73", 1 << 32, "concurrency", "4294967295")),
+        ("one: {algorithm: concurrency, quota: 4, window: 1s, candidate: {quota: 4294967296}}", too_large("6:74", 1 << 32, "concurrency", "4294967295")),
         ("one: {algorithm: sliding_log, quota: 4, window: 1s, tiers: [{match: {part: header:a, values: [b]}, quota: 4294967296}]}", too_large("6:109", 1 << 32, "sliding_log", "4294967295")),
         ("one: {quota: 9007199254740992, window: 1h}", "6:16: `9007199254740992`, expected a whole number from 1 to 9007199254740991".to_owned()),
         ("one: {algorithm: sliding_log, quota: 5, window: 600h}", "6:51: too long for sliding_log, expected at most 596h".to_owned()),
@@ -419,6 +419,9 @@ proptest! {
         let limit = format!("{{algorithm: {algorithm}, quota: {quota}, window: {window}ms{resolution}}}");
         let text = GOOD.replace("{quota: 5, window: 10s}", &limit);
         let loaded = config::parse("t.yaml", &text);
+        if algorithm == "fixed_window" && window > 0 && (1..=MAX_UNITS).contains(&quota) {
+            prop_assert!(loaded.as_ref().is_ok_and(|loaded| Snapshot::compile(loaded).is_ok()));
+        }
         if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded)) {
             let quota = snapshot.limits[0].limit.quota;
             prop_assert!(quota.limit > 0 && quota.sub_window() > 0);

@@ -154,7 +154,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
                 );
             }
         }
-        for quota in ["none", "0", "4294967296", "-1", "'5'", "Unlimited"] {
+        for quota in ["none", "0", "9007199254740992", "-1", "'5'", "Unlimited"] {
             let text = tiers.replace("unlimited", quota);
             let faults = config::parse(
                 "t.yaml",

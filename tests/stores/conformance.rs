@@ -201,11 +201,11 @@ async fn a_reload_keeps_the_usage() {
                 .decision(0);
             if fixture.delays {
                 // A leaky bucket counts time: 2.5 s later, 45.5 of the 48 s in use are left.
-                let room = (54_000 - 45_500) * u64::from(quota) / 60_000 + 1;
+                let room = (54_000 - 45_500) * quota / 60_000 + 1;
                 assert_eq!(after.remaining, room, "{} {quota}", fixture.label);
             } else {
                 assert_eq!(after.used, used, "{} {quota}", fixture.label);
-                let left = u64::from(quota).saturating_sub(used);
+                let left = quota.saturating_sub(used);
                 assert_eq!(after.remaining, left, "{} {quota}", fixture.label);
             }
         }

@@ -6,7 +6,7 @@ use tidegate::{
     clock::{Clock, StoreTime},
     limit::{
         Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS,
-        MAX_UNITS, Quota,
+        MAX_UNITS, Quota, sliding_log,
     },
     store::{CounterStore, StoreHandle, memory::MemoryStore},
 };
@@ -86,7 +86,10 @@ fn any_quota() -> impl Strategy<Value = u64> {
 }
 
 /// The quota, or the largest that its algorithm counts exactly.
-fn countable(quota: Quota) -> Quota {
+fn countable(mut quota: Quota) -> Quota {
+    if quota.algorithm == Algorithm::SlidingLog {
+        quota.window = quota.window.min(sliding_log::MAX_WINDOW);
+    }
     let most = match quota.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => {
             MAX_QUOTA_MILLIS / quota.window.max(quota.algorithm.max_wait().into())

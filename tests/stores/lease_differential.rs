@@ -111,7 +111,7 @@ fn grant_in_rust(
         .map(u64::cast_signed)
         .to_vec();
     reply.push(retry_at.map_or(-1, |at| at.as_unix_ms().cast_signed()));
-    reply.extend([wait, units.into(), end.as_unix_ms()].map(u64::cast_signed));
+    reply.extend([wait, units, end.as_unix_ms()].map(u64::cast_signed));
     reply
 }
 

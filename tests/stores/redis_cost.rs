@@ -38,7 +38,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     let caller = &mut script_caller;
     let quota = Quota::new(QUOTA, 200_000, Algorithm::SlidingLog);
     // One charge per ms: the largest number of entries.
-    let times: Vec<_> = (0..u64::from(QUOTA)).map(|ms| (NOW + ms, 1)).collect();
+    let times: Vec<_> = (0..QUOTA).map(|ms| (NOW + ms, 1)).collect();
     let (first, last) = times.split_at(times.len() - MEASUREMENTS * FILLING_CHARGES);
     let filled = caller.cost_of(|caller| {
         assert_eq!(caller.charge("log", &quota, first), first.len() as u64);
@@ -52,9 +52,9 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         })
     });
     let memory = caller.memory_usage("log");
-    assert!(memory < u64::from(QUOTA) * 9, "{memory} bytes for {QUOTA} entries");
+    assert!(memory < QUOTA * 9, "{memory} bytes for {QUOTA} entries");
 
-    let end = NOW + u64::from(QUOTA);
+    let end = NOW + QUOTA;
     assert_cheap("a refusal", |_| {
         caller.cost_of(|caller| {
             assert_eq!(caller.charge("log", &quota, &[(end, 1); 200]), 0);

@@ -75,7 +75,7 @@ proptest! {
                 },
             }
             let used = decide(&mut state, &quota, now, 0).used;
-            prop_assert_eq!(used, (live(&held) + live(&lost)));
+            prop_assert_eq!(used, live(&held) + live(&lost));
             prop_assert!(used <= permits);
             prop_assert!(state.groups.len() <= permits as usize);
         }

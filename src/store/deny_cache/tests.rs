@@ -24,7 +24,7 @@ fn limit_of(quota: u64) -> Arc<Limit> {
 fn refusal(limit: u64, used: u64, retry_at: StoreTime) -> Decision {
     Decision {
         admitted: false,
-        limit: limit,
+        limit,
         remaining: 0,
         used,
         reset_at: retry_at,

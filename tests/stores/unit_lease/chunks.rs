@@ -62,7 +62,7 @@ async fn an_auto_reserve_adapts_to_demand() {
 async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>, cost: u64) -> u64 {
     let mut admitted = 0;
     while gateway.charge_cost(limit, cost).await.admitted {
-        admitted += u64::from(cost);
+        admitted += cost;
     }
     admitted
 }
@@ -195,7 +195,7 @@ async fn a_peek_counts_local_units_as_remaining() {
         for verdict in peeks {
             let peeked = verdict.decision(0);
             assert_eq!((peeked.used, peeked.remaining), (10 - outstanding, outstanding));
-            let is_admitted = u64::from(cost) <= outstanding;
+            let is_admitted = cost <= outstanding;
             assert_eq!(
                 (peeked.admitted, peeked.retry_at.is_none()),
                 (is_admitted, is_admitted),
