@@ -36,7 +36,7 @@ fn main() {
     divan::main();
 }
 
-fn limit(name: &str, quota: u32) -> Arc<Limit> {
+fn limit(name: &str, quota: u64) -> Arc<Limit> {
     Arc::new(Limit::new(
         LimitIdentity::new(name, 0x1234_5678_9abc_def0),
         Quota::sliding(quota, 60_000, 6),
@@ -56,7 +56,7 @@ fn hashed_key(caller: u64) -> Key {
 /// The algorithm without a store, on a window that contains an older charge.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
-    let quota = Quota::sliding(u32::MAX, 60_000, 6);
+    let quota = Quota::sliding(u32::MAX.into(), 60_000, 6);
     let mut state = sliding_window::SlidingWindowState::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
@@ -65,7 +65,7 @@ fn algorithm_alone(bencher: Bencher<'_, '_>) {
 /// One caller whose requests are all admitted; two threads share its record and lock.
 #[divan::bench(threads = [1, 2], sample_size = 10_000)]
 fn hot_key(bencher: Bencher<'_, '_>) {
-    let (store, limit) = (MemoryStore::new(1 << 20), limit("per-caller", u32::MAX));
+    let (store, limit) = (MemoryStore::new(1 << 20), limit("per-caller", u32::MAX.into()));
     bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed_key(1))]), black_box(NOW)));
 }
 
@@ -79,7 +79,7 @@ fn hot_key_refused(bencher: Bencher<'_, '_>) {
 /// Two limits on one request: two records, two locks, all or none.
 #[divan::bench]
 fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
-    let (one, other) = (limit("per-caller", u32::MAX), limit("everyone", u32::MAX));
+    let (one, other) = (limit("per-caller", u32::MAX.into()), limit("everyone", u32::MAX.into()));
     let store = MemoryStore::new(1 << 20);
     bencher.bench(|| {
         let charges = [charge(&one, hashed_key(1)), charge(&other, hashed_key(2))];

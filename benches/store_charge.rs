@@ -62,8 +62,8 @@ impl Part {
 
     fn limit(self) -> Arc<Limit> {
         match self {
-            Self::Memory | Self::Redis => limit(u32::MAX, LeaseSize::Off),
-            Self::Lease => limit(u32::MAX, LeaseSize::Units(MAX_LEASED_UNITS)),
+            Self::Memory | Self::Redis => limit(u32::MAX.into(), LeaseSize::Off),
+            Self::Lease => limit(u32::MAX.into(), LeaseSize::Units(MAX_LEASED_UNITS)),
             Self::DenyCache => limit(1, LeaseSize::Off),
         }
     }

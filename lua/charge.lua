@@ -32,6 +32,8 @@ for i, key in ipairs(KEYS) do
   end
   local cost = ARGV[i * 6 - 3] + 0
   local total = record.total + cost
+  -- No quota is larger, so a larger total needs no exact number.
+  if total > 9007199254740992 then total = 9007199254740992 end
   record.total = total
   local admitted = fits(record.algorithm, record.view, total)
   charges[i] = {record = record, cost = cost, total = total, admitted = admitted}

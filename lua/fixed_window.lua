@@ -1,12 +1,17 @@
 -- The fixed window: twin of src/limit/fixed_window.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes). One value, so that
--- neither can be evicted without the other. Any other value, and a record past its reset_at, is read as a
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes, or 7 from 2^32 on; at most
+-- 2^53 - 1). One value, so that neither can be evicted without the other. Any other value, and a record past its reset_at, is read as a
 -- new caller's record: the TTL only frees memory.
 algorithms.fixed_window = function()
   local function read(raw, now, limit, window)
     local reset, count, dirty = 0, 0, false
-    if raw and #raw == 10 then reset, count = struct.unpack('<I6I4', raw) end
+    if raw and #raw == 10 then
+      reset, count = struct.unpack('<I6I4', raw)
+    elseif raw and #raw == 13 then
+      reset, count = struct.unpack('<I6I7', raw)
+      if count > 9007199254740991 then reset, count = 0, 0 end
+    end
     -- An end this late means that the clock was set back: the window moves back with it.
     if reset > now + window + 5000 then reset, dirty = now + window, true end
     local live = reset > now
@@ -29,7 +34,7 @@ algorithms.fixed_window = function()
       view.live, view.count, view.reset_at = true, 0, view.now + view.window
     end
     local count = view.count + cost
-    if count > 4294967295 then count = 4294967295 end
+    if count > 9007199254740991 then count = 9007199254740991 end
     local left = view.limit - count
     view.count, view.remaining, view.dirty = count, left > 0 and left or 0, true
     return count, view.reset_at
@@ -45,7 +50,8 @@ algorithms.fixed_window = function()
   end
 
   local function write(view)
-    return struct.pack('<I6I4', view.reset_at, view.count), view.reset_at
+    local layout = view.count > 4294967295 and '<I6I7' or '<I6I4'
+    return struct.pack(layout, view.reset_at, view.count), view.reset_at
   end
 
   local function spendable_until(view)

@@ -73,8 +73,9 @@ algorithms.leaky_bucket = function()
   end
 
   -- The last position at which the first of `cost` adjacent slots may begin, so that the last of them begins
-  -- within max_wait.
+  -- within max_wait; negative if there is none.
   local function latest_start(view, cost)
+    if cost > 4294967295 then return -1 end
     return view.max_delay - (cost > 0 and cost - 1 or 0) * view.window
   end
 
@@ -112,6 +113,7 @@ algorithms.leaky_bucket = function()
 
   local function charge(view, cost)
     if cost == 0 then return decide(view, 0) end
+    if cost > 4294967295 then cost = 4294967295 end
     local last, backlog = latest_start(view, cost), view.backlog
     local begins = first_free(view, cost, last)
     if begins and begins <= last then
@@ -134,6 +136,7 @@ algorithms.leaky_bucket = function()
 
   -- Frees `cost` slots, the first of which begins at `slot` (ms), if they are taken and have not passed.
   local function refund(view, slot, cost)
+    if cost > 4294967295 then cost = 4294967295 end
     local max, rate, window = 9007130535264256, view.quota, view.window
     local backlog, length, slot_position = view.backlog, cost * window, (slot - view.now) * rate
     if backlog == 0 or cost == 0 or length > max then return end

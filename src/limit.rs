@@ -72,8 +72,12 @@ pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
 use crate::clock::StoreTime;
 
-/// Maximum product of quota and sub-window length (ms). Up to it, Lua computes exactly, as Rust does: Lua
-/// counts in doubles, which hold every integer up to 2^53.
+/// Maximum units of a quota, a cost or a count: 2^53 - 1. Lua counts in doubles, which hold every whole number
+/// up to it; JSON's readers do the same. A count saturates at it.
+pub const MAX_UNITS: u64 = (1 << 53) - 1;
+
+/// Maximum product of a bucket's quota and its window or `max_wait` (ms). Up to it, Lua computes exactly, as
+/// Rust does.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
 /// Maximum backlog of a bucket, in quota-milliseconds (see [`GcraState`]). It is slightly below 2^53, up to
@@ -97,7 +101,7 @@ pub struct Key(pub u128);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
     /// Maximum units of cost charged in one window.
-    pub limit: u32,
+    pub limit: u64,
     /// The window's length in ms.
     pub window: u64,
     /// The algorithm that counts the units.
@@ -106,12 +110,12 @@ pub struct Quota {
 
 impl Quota {
     /// A quota of `limit` units in each `window` (ms).
-    pub const fn new(limit: u32, window: u64, algorithm: Algorithm) -> Self {
+    pub const fn new(limit: u64, window: u64, algorithm: Algorithm) -> Self {
         Self { limit, window, algorithm }
     }
 
     /// A quota of a sliding window, not strict, with `resolution` sub-windows.
-    pub const fn sliding(limit: u32, window: u64, resolution: u32) -> Self {
+    pub const fn sliding(limit: u64, window: u64, resolution: u32) -> Self {
         Self::new(limit, window, Algorithm::SlidingWindow { resolution, strict: false })
     }
 
@@ -129,7 +133,7 @@ impl Quota {
             | Algorithm::SlidingLog
             | Algorithm::FixedWindow
             | Algorithm::TokenBucket
-            | Algorithm::Concurrency => u64::from(self.limit),
+            | Algorithm::Concurrency => self.limit,
         }
     }
 
@@ -168,7 +172,7 @@ pub enum LeaseSize {
     /// A batch that adapts to the rate at which the units are used.
     Auto,
     /// Batches of this many units.
-    Units(u32),
+    Units(u64),
 }
 
 /// One configured limit.
@@ -179,7 +183,7 @@ pub struct Limit {
     /// The quota of each caller, and the algorithm that decides.
     pub quota: Quota,
     /// The cost of one request.
-    pub cost: u32,
+    pub cost: u64,
     /// The decision when the shared store gives no answer.
     pub on_failure: OnFailure,
     /// How many units a gateway takes from the shared store in one call.
@@ -225,7 +229,7 @@ pub struct Charge<'a> {
     /// The caller to charge.
     pub key: Key,
     /// The cost in the quota's units. A cost of 0 is always admitted and charges nothing.
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// A correction of an earlier charge: see [`Change`].
@@ -248,18 +252,18 @@ pub enum Change {
         /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
         charged_at: StoreTime,
         /// How many units.
-        cost: u32,
+        cost: u64,
     },
     /// Charges more units without a check, even if that overdraws the quota.
     Overdraw {
         /// How many units.
-        cost: u32,
+        cost: u64,
     },
 }
 
 impl Change {
     /// The number of units that are refunded or charged.
-    pub fn cost(self) -> u32 {
+    pub fn cost(self) -> u64 {
         let (Self::Refund { cost, .. } | Self::Overdraw { cost }) = self;
         cost
     }

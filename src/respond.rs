@@ -205,10 +205,13 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
             Decision { admitted: true, .. } => StoreTime::ZERO,
             Decision { retry_at, .. } => retry_at.unwrap_or(StoreTime::MAX),
         };
-        let left = decision.remaining / u64::from((*cost).max(1));
+        let left = decision.remaining / (*cost).max(1);
         (decision.admitted, Reverse(retry_at), left, Reverse(decision.reset_at))
     })
 }
+
+/// The largest integer of a structured field (RFC 9651, section 3.3.1); a parser rejects a field with a larger one.
+const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 
 /// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item for each limit. If a
 /// limit counts the request under several keys, its item describes the tightest one.
@@ -227,8 +230,10 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
         let seconds_to_reset = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a `String` cannot fail.
-        let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", limit.quota.limit);
-        let _ = write!(state, "{comma}\"{name}\";r={};t={seconds_to_reset}", decision.remaining);
+        let quota = limit.quota.limit.min(MAX_STRUCTURED_INTEGER);
+        let remaining = decision.remaining.min(MAX_STRUCTURED_INTEGER);
+        let _ = write!(policy, "{comma}\"{name}\";q={quota};w={window}");
+        let _ = write!(state, "{comma}\"{name}\";r={remaining};t={seconds_to_reset}");
     }
     fields.push(DRAFT_POLICY, policy);
     fields.push(DRAFT_LIMIT, state);

@@ -72,7 +72,7 @@ fn measure(
     Row { name, filling: per_call(filled), full: per_call(full), burst: burst.micros, bytes }
 }
 
-fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
+fn measure_algorithms(redis: &RedisServer, quota: u64) -> Vec<Row> {
     let _: String = redis.command(&["FLUSHALL"]);
     let mut caller = ScriptCaller::for_charges(&redis.url());
     let mut rows = Vec::new();
@@ -85,13 +85,13 @@ fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
     ];
     for algorithm in algorithms {
         let (name, quota) = (algorithm.tag(), Quota::new(quota, WINDOW, algorithm));
-        rows.push(measure(name, &mut caller, quota.limit.into(), |caller, charges| {
+        rows.push(measure(name, &mut caller, quota.limit, |caller, charges| {
             let charges: Vec<_> = charges.iter().map(|&(at, _)| (at, 1)).collect();
             black_box(caller.charge(name, &quota, &charges));
         }));
     }
     let mut caller = ScriptCaller::new(&redis.url(), include_str!("callr.lua"));
-    rows.push(measure("sorted set", &mut caller, quota.into(), |caller, charges| {
+    rows.push(measure("sorted set", &mut caller, quota, |caller, charges| {
         for &(at, event) in charges {
             let seconds = format!("{}.{:03}", at / 1_000, at % 1_000);
             let window = (WINDOW / 1_000).to_string();
@@ -143,7 +143,7 @@ fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
 fn main() {
     // `cargo test` runs it without `--bench`: one small quota checks that it works.
     let is_bench = std::env::args().any(|argument| argument == "--bench");
-    let quotas: &[u32] = if is_bench { &[100, 10_000, 100_000] } else { &[100] };
+    let quotas: &[u64] = if is_bench { &[100, 10_000, 100_000] } else { &[100] };
     let redis = RedisServer::start();
     println!(
         "| quota | algorithm | us per call, filling | us per call, full | us, all expires | bytes per key |"

@@ -23,7 +23,7 @@ use tokio::{runtime::Builder, task::LocalSet};
 use tokio_util::sync::CancellationToken;
 
 /// The quota of each caller, in an hour.
-const QUOTA: u32 = 100_000;
+const QUOTA: u64 = 100_000;
 
 /// An odd multiplier that spreads the numbers of callers over all bits of a key.
 const KEY_MULTIPLIER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;

@@ -19,7 +19,7 @@ const DECISIONS: u32 = 500_000;
 /// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> String {
     let redis = RedisServer::start();
-    let limit = limit(u32::MAX, LeaseSize::Units(MAX_LEASED_UNITS));
+    let limit = limit(u32::MAX.into(), LeaseSize::Units(MAX_LEASED_UNITS));
     let cases: [(&str, &[u128]); 3] = [
         ("one thread", &[1]),
         ("two threads, a key each", &[1, 2]),

@@ -65,16 +65,16 @@ struct LimitDescription {
 #[derive(JsonSchema, Serialize)]
 #[serde(untagged)]
 enum CostDescription {
-    Fixed(u32),
+    Fixed(u64),
     /// The value of a request header.
     Header {
         header: String,
-        max_cost: u32,
+        max_cost: u64,
     },
     /// The value of a response header.
     Response {
         response: String,
-        max_cost: u32,
+        max_cost: u64,
     },
 }
 
@@ -275,13 +275,13 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
     let candidate = policy.candidate.as_ref().map(|candidate| CandidateDescription {
-        quota: candidate.limit.quota.limit.into(),
+        quota: candidate.limit.quota.limit,
         decisions: sum_decisions(candidate.limit.name(), metrics),
     });
     LimitDescription {
         name: limit.name().into(),
         algorithm: limit.algorithm().tag(),
-        quota: quota.limit.into(),
+        quota: quota.limit,
         window_ms: quota.window,
         resolution: quota.algorithm.resolution(),
         strict: quota.algorithm.is_strict(),
@@ -317,7 +317,7 @@ fn describe_tier(tier: &Tier) -> TierDescription {
         TierMatch::Part(part, values) => (part.to_string(), values.len()),
         TierMatch::Networks(networks) => ("client_ip".to_owned(), networks.len()),
     };
-    let quota = tier.limit.as_ref().map(|limit| limit.quota.limit.into());
+    let quota = tier.limit.as_ref().map(|limit| limit.quota.limit);
     TierDescription { part, values, quota }
 }
 

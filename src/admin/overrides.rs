@@ -21,6 +21,7 @@ use super::{
 use crate::{
     clock::StoreTime,
     gateway::Shared,
+    limit::MAX_UNITS,
     overrides::{
         Changed, MAX_REASON, Override, OverrideChange, OverrideError, OverrideId, OverrideTarget,
         parse_request,
@@ -114,7 +115,7 @@ fn key_schema(_: &mut SchemaGenerator) -> Schema {
 fn quota_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "oneOf": [
-            { "type": "integer", "minimum": 1, "maximum": u32::MAX },
+            { "type": "integer", "minimum": 1, "maximum": MAX_UNITS },
             { "type": "string", "pattern": "^([0-9]+(/[0-9]+(ms|s|m|h|d))?|unlimited|blocked)$" },
         ]
     })

@@ -10,7 +10,7 @@ use super::scalar::is_token;
 use super::tiers::{Candidate, TierConfig};
 use super::units::{Duration, Status};
 use crate::identity::KeyPart;
-use crate::limit::OnFailure;
+use crate::limit::{MAX_UNITS, OnFailure};
 
 /// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -20,8 +20,8 @@ pub struct LimitConfig {
     #[serde(default)]
     pub algorithm: AlgorithmConfig,
     /// Maximum units of cost charged per window. With `concurrency`, units in flight at once.
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub quota: u32,
+    #[schemars(range(min = 1, max = MAX_UNITS))]
+    pub quota: u64,
     /// Length of the window. With `concurrency`, the duration of a permit's lease, at least 1s.
     pub window: Duration,
     /// Number of sub-windows of a `sliding_window`. It must divide the window into whole milliseconds.
@@ -44,8 +44,8 @@ pub struct LimitConfig {
     /// Maximum cost that a header may give. A request header above it is answered with 400; a response
     /// header above it is charged as this maximum. Default: the quota (`leaky_bucket`: the slots within
     /// `max_wait`).
-    #[schemars(range(min = 1))]
-    pub max_cost: Option<u32>,
+    #[schemars(range(min = 1, max = MAX_UNITS))]
+    pub max_cost: Option<u64>,
     /// Other quotas for some callers. The first tier that matches applies.
     #[serde(default)]
     pub tiers: Vec<TierConfig>,
@@ -79,7 +79,7 @@ impl LimitConfig {
     const DEFAULT_RESOLUTION: u32 = 6;
 
     /// A limit of `quota` per `window`, with the defaults of all other keys.
-    pub(super) fn new(quota: u32, window: Duration) -> Self {
+    pub(super) fn new(quota: u64, window: Duration) -> Self {
         Self {
             algorithm: AlgorithmConfig::default(),
             quota,
@@ -145,7 +145,7 @@ pub enum AlgorithmConfig {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CostConfig {
     /// A fixed number of units.
-    Fixed(u32),
+    Fixed(u64),
     /// The value of this request header; the name in lower case.
     Header(String),
     /// The value of this header of the upstream's response; the name in lower case.
@@ -159,7 +159,7 @@ impl Default for CostConfig {
 }
 
 /// The syntax of a cost, for faults and the schema.
-const COST_SYNTAX: &str = "a whole number from 1 to 4294967295, header:NAME or response:NAME";
+const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME or response:NAME";
 
 impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -173,7 +173,7 @@ impl<'de> Deserialize<'de> for CostConfig {
             }
 
             fn visit_u64<E: Error>(self, cost: u64) -> Result<CostConfig, E> {
-                let fits = u32::try_from(cost).ok().filter(|&cost| cost > 0);
+                let fits = Some(cost).filter(|cost| (1..=MAX_UNITS).contains(cost));
                 let invalid = || E::invalid_value(Unexpected::Unsigned(cost), &self);
                 fits.map(CostConfig::Fixed).ok_or_else(invalid)
             }
@@ -198,7 +198,7 @@ impl<'de> Deserialize<'de> for CostConfig {
 impl Serialize for CostConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Fixed(cost) => serializer.serialize_u32(*cost),
+            Self::Fixed(cost) => serializer.serialize_u64(*cost),
             Self::Header(name) => serializer.collect_str(&format_args!("header:{name}")),
             Self::Response(name) => serializer.collect_str(&format_args!("response:{name}")),
         }
@@ -214,7 +214,7 @@ impl JsonSchema for CostConfig {
         json_schema!({
             "description": COST_SYNTAX,
             "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
+                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
                 {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
             ],
         })

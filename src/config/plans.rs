@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::rate::Rate;
 use super::scalar::ScalarValue as _;
+use crate::limit::MAX_UNITS;
 
 /// The quotas of one plan, by limit.
 pub type PlanConfig = BTreeMap<String, PlanQuota>;
@@ -18,7 +19,7 @@ pub type PlanConfig = BTreeMap<String, PlanQuota>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PlanQuota {
     /// Units of cost per window.
-    Units(u32),
+    Units(u64),
     /// The same, with the window, which must be the limit's.
     Rate(Rate),
     /// The limit does not apply.
@@ -33,6 +34,11 @@ const SYNTAX: &str =
 const UNLIMITED: &str = "unlimited";
 const BLOCKED: &str = "blocked";
 
+/// True if a quota may have this number of units.
+fn is_valid(units: u64) -> bool {
+    (1..=MAX_UNITS).contains(&units)
+}
+
 impl PlanQuota {
     /// Parses the quota of an override: like a plan's, and `blocked` instead of 0.
     pub fn of_override(text: &str) -> Option<Self> {
@@ -42,7 +48,7 @@ impl PlanQuota {
             _ if text.contains('/') => Rate::parse(text).map(Self::Rate),
             _ => {
                 let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-                let units = text.parse().ok().filter(|units| is_number && *units > 0)?;
+                let units = text.parse().ok().filter(|units| is_number && is_valid(*units))?;
                 Some(Self::Units(units))
             }
         }
@@ -73,10 +79,10 @@ impl<'de> Deserialize<'de> for PlanQuota {
             }
 
             fn visit_u64<E: Error>(self, quota: u64) -> Result<PlanQuota, E> {
-                let invalid = || E::invalid_value(Unexpected::Unsigned(quota), &self);
-                match u32::try_from(quota).map_err(|_| invalid())? {
+                match quota {
                     0 => Ok(PlanQuota::Blocked),
-                    units => Ok(PlanQuota::Units(units)),
+                    units if is_valid(units) => Ok(PlanQuota::Units(units)),
+                    _ => Err(E::invalid_value(Unexpected::Unsigned(quota), &self)),
                 }
             }
 
@@ -102,8 +108,8 @@ impl PlanQuota {
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         match text.parse() {
             Ok(0) => Ok(Self::Blocked),
-            Ok(units) => Ok(Self::Units(units)),
-            Err(_) => Self::of_text(text).ok_or(SYNTAX),
+            Ok(units) if is_valid(units) => Ok(Self::Units(units)),
+            _ => Self::of_text(text).ok_or(SYNTAX),
         }
     }
 
@@ -115,10 +121,10 @@ impl PlanQuota {
 impl Serialize for PlanQuota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Units(units) => serializer.serialize_u32(*units),
+            Self::Units(units) => serializer.serialize_u64(*units),
             Self::Rate(rate) => serializer.collect_str(rate),
             Self::Unlimited => serializer.serialize_str(UNLIMITED),
-            Self::Blocked => serializer.serialize_u32(0),
+            Self::Blocked => serializer.serialize_u64(0),
         }
     }
 }
@@ -133,7 +139,7 @@ impl JsonSchema for PlanQuota {
             "description": SYNTAX,
             "examples": [1000],
             "oneOf": [
-                {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+                {"type": "integer", "minimum": 0, "maximum": MAX_UNITS},
                 {"type": "string", "enum": [UNLIMITED]},
                 {"type": "string", "pattern": Rate::PATTERN},
             ],

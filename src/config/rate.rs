@@ -12,12 +12,13 @@ use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use super::limits::LimitConfig;
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
+use crate::limit::MAX_UNITS;
 
 /// A quota and its window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rate {
     /// Units of cost per window; at least 1.
-    pub quota: u32,
+    pub quota: u64,
     /// The window; at least 1 ms.
     pub window: Duration,
 }
@@ -32,7 +33,7 @@ impl Rate {
             return None;
         }
         if Self::parse(&format!("{quota}/1m")).is_none() {
-            return Some("a quota from 1 to 4294967295 before the `/`".to_owned());
+            return Some("a quota from 1 to 9007199254740991 before the `/`".to_owned());
         }
         let expected = Duration::EXPECTED;
         Some(format!("a window from 1ms to 366d after the `/`: {expected}"))
@@ -41,14 +42,15 @@ impl Rate {
 
 impl ScalarValue for Rate {
     const EXPECTED: &'static str =
-        "a rate such as 100/1m: a quota from 1 to 4294967295, and its window";
+        "a rate such as 100/1m: a quota from 1 to 9007199254740991, and its window";
     const PATTERN: &'static str = "^[0-9]+/[0-9]+(ms|s|m|h|d)$";
     const EXAMPLE: &'static str = "100/1m";
 
     fn parse(text: &str) -> Option<Self> {
         let (quota, window) = text.split_once('/')?;
         let is_number = !quota.starts_with('0') && quota.bytes().all(|b| b.is_ascii_digit());
-        let quota = quota.parse().ok().filter(|_| is_number)?;
+        let quota =
+            quota.parse().ok().filter(|quota| is_number && (1..=MAX_UNITS).contains(quota))?;
         let window = Duration::parse(window).filter(|window| window.millis() > 0)?;
         Some(Self { quota, window })
     }
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_quota_and_a_window() {
-        for text in ["100/1m", "1/1ms", "4294967295/366d"] {
+        for text in ["100/1m", "1/1ms", "9007199254740991/366d"] {
             assert_eq!(parse::<Rate>(text).unwrap().to_string(), text);
         }
         for bad in ["100", "100/", "/1m", "0/1m", "010/1m", "-1/1m", "100/0s", "100/m", "5/1m/1h"] {
@@ -156,8 +158,8 @@ mod tests {
         }
         assert_eq!(Rate::correction("a/s"), None);
         for (text, half) in [
-            ("0/1m", Some("a quota from 1 to 4294967295 before")),
-            ("4294967296/1m", Some("a quota from 1 to 4294967295 before")),
+            ("0/1m", Some("a quota from 1 to 9007199254740991 before")),
+            ("9007199254740992/1m", Some("a quota from 1 to 9007199254740991 before")),
             ("100/0s", Some("a window from 1ms to 366d after")),
             ("100/400d", Some("a window from 1ms to 366d after")),
             ("100/1w", Some("a window from 1ms to 366d after")),

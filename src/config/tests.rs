@@ -141,7 +141,7 @@ fn a_limit_may_be_a_rate_and_a_route_needs_no_match() {
     for (rate, what) in [
         ("100/m", format!("`100/m`, expected `100/1m`: {expected}")),
         ("100", format!("`100`, expected {expected}")),
-        ("0/1m", "`0/1m`, expected a quota from 1 to 4294967295 before the `/`".to_owned()),
+        ("0/1m", "`0/1m`, expected a quota from 1 to 9007199254740991 before the `/`".to_owned()),
         ("[1]", format!("a list, expected {expected}")),
         ("", format!("nothing, expected {expected}")),
     ] {

@@ -7,6 +7,7 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::identity::KeyPart;
+use crate::limit::MAX_UNITS;
 
 /// Another quota for some callers. The first tier that matches applies.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -24,13 +25,13 @@ pub struct TierConfig {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TierQuota {
     /// Units of cost per window.
-    Units(u32),
+    Units(u64),
     /// The limit does not apply.
     Unlimited,
 }
 
 /// The syntax of a tier's quota, for faults and the schema.
-const QUOTA_SYNTAX: &str = "a whole number from 1 to 4294967295, or unlimited";
+const QUOTA_SYNTAX: &str = "a whole number from 1 to 9007199254740991, or unlimited";
 const UNLIMITED: &str = "unlimited";
 
 impl<'de> Deserialize<'de> for TierQuota {
@@ -45,7 +46,7 @@ impl<'de> Deserialize<'de> for TierQuota {
             }
 
             fn visit_u64<E: Error>(self, quota: u64) -> Result<TierQuota, E> {
-                let fits = u32::try_from(quota).ok().filter(|quota| *quota > 0);
+                let fits = Some(quota).filter(|quota| (1..=MAX_UNITS).contains(quota));
                 let invalid = || E::invalid_value(Unexpected::Unsigned(quota), &self);
                 fits.map(TierQuota::Units).ok_or_else(invalid)
             }
@@ -65,7 +66,7 @@ impl<'de> Deserialize<'de> for TierQuota {
 impl Serialize for TierQuota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Units(units) => serializer.serialize_u32(*units),
+            Self::Units(units) => serializer.serialize_u64(*units),
             Self::Unlimited => serializer.serialize_str(UNLIMITED),
         }
     }
@@ -81,7 +82,7 @@ impl JsonSchema for TierQuota {
             "description": QUOTA_SYNTAX,
             "examples": [1000],
             "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
+                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
                 {"type": "string", "enum": [UNLIMITED]},
             ],
         })
@@ -103,6 +104,6 @@ pub struct TierMatchConfig {
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
     /// Quota to try out, in units of cost per window.
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub quota: u32,
+    #[schemars(range(min = 1, max = MAX_UNITS))]
+    pub quota: u64,
 }

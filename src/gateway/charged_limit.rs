@@ -26,7 +26,7 @@ pub(super) struct ChargedLimit {
     /// The quota that applies to the caller.
     quota: QuotaChoice,
     key: Key,
-    cost: u32,
+    cost: u64,
     pub(super) outcome: Outcome,
 }
 
@@ -70,7 +70,7 @@ impl ChargedLimit {
         self.key
     }
 
-    pub(super) fn cost(&self) -> u32 {
+    pub(super) fn cost(&self) -> u64 {
         self.cost
     }
 

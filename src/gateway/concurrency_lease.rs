@@ -46,7 +46,7 @@ impl Drop for ConcurrencyPermits {
 struct ConcurrencyLease {
     limit: Arc<Limit>,
     key: Key,
-    cost: u32,
+    cost: u64,
     /// When it was acquired or last renewed, in ms by the clock of the store that decided.
     charged_at: StoreTime,
     /// The store that granted it.

@@ -147,7 +147,7 @@ impl<'a> DelayGuard<'a> {
             match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
                 Some(Ok(BegunSlot { slot, waiting })) => {
                     charge.state = SlotState::Taken(slot.charged_at);
-                    charge.decided.decision.set_used(u64::from(slot.class.cost) + waiting);
+                    charge.decided.decision.set_used(slot.class.cost + waiting);
                 }
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 // Unreachable: only this guard removes its request.

@@ -32,9 +32,9 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SlotClass {
     /// The request's cost.
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     /// The quota of the decision.
-    pub(super) quota: u32,
+    pub(super) quota: u64,
     /// The store that decided.
     pub(super) source: DecisionSource,
 }
@@ -106,7 +106,7 @@ impl DelayQueues {
             queue.slots.remove(index);
             let waiting =
                 queue.slots.iter().filter(|other| other.class.source == slot.class.source);
-            let waiting = waiting.map(|other| u64::from(other.class.cost)).sum();
+            let waiting = waiting.map(|other| other.class.cost).sum();
             Some(Ok(BegunSlot { slot, waiting }))
         })
     }

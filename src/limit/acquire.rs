@@ -22,20 +22,20 @@ use super::{AlgorithmState, Decision, Key, Limit, Quota};
 use crate::clock::StoreTime;
 
 /// Maximum number of units of one record that a gateway acquires at once or holds.
-pub const MAX_LEASED_UNITS: u32 = 1 << 20;
+pub const MAX_LEASED_UNITS: u64 = 1 << 20;
 
 /// The batch of units that a gateway requests from one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UnitDemand {
     /// The smallest useful grant, in units: the cost of the cheapest waiting request; at least 1.
-    pub minimum: u32,
+    pub minimum: u64,
     /// The total cost of the waiting requests, in units; at least `minimum`. If fewer units are left, they
     /// are granted.
-    pub needed: u32,
+    pub needed: u64,
     /// Units wanted beyond `needed`.
-    pub extra: u32,
+    pub extra: u64,
     /// Caps the extra units: at most the units left beyond `needed`, divided by this. At least 1.
-    pub extra_divisor: u32,
+    pub extra_divisor: u64,
     /// Unspent units of an earlier grant, refunded before the new batch is charged.
     pub returned: UnitReturn,
 }
@@ -57,14 +57,14 @@ pub struct UnitReturn {
     /// The time at which they were charged, by the clock that decided.
     pub charged_at: StoreTime,
     /// The number of units.
-    pub units: u32,
+    pub units: u64,
 }
 
 /// The store's answer to a [`UnitDemand`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Grant {
     /// The number of units that were charged; 0 if less than [`UnitDemand::minimum`] was left.
-    pub units: u32,
+    pub units: u64,
     /// The first ms, by the clock that decided, at which the units may no longer be spent: the end of the
     /// sub-window to which they were charged. The epoch if nothing was granted.
     pub spendable_until: StoreTime,
@@ -82,7 +82,7 @@ impl AlgorithmState {
             self.refund(quota, now, charged_at, units);
         }
         let decision = self.decide(quota, now, demand.minimum);
-        let left = u32::try_from(decision.remaining).unwrap_or(u32::MAX);
+        let left = decision.remaining;
         if !decision.admitted || left == 0 {
             return Grant { units: 0, spendable_until: StoreTime::ZERO, decision };
         }
@@ -99,7 +99,7 @@ impl AlgorithmState {
 
     /// Charges `cost`, the total of several requests. The reset time is computed for a request that costs
     /// `unit`.
-    fn charge_batch(&mut self, quota: &Quota, now: StoreTime, cost: u32, unit: u32) -> Decision {
+    fn charge_batch(&mut self, quota: &Quota, now: StoreTime, cost: u64, unit: u64) -> Decision {
         match self {
             Self::SlidingWindow(state) => {
                 super::sliding_window::charge_batch(state, quota, now, cost, unit)
@@ -134,11 +134,11 @@ mod tests {
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-    fn demand(minimum: u32, needed: u32, extra: u32, extra_divisor: u32) -> UnitDemand {
+    fn demand(minimum: u64, needed: u64, extra: u64, extra_divisor: u64) -> UnitDemand {
         UnitDemand { minimum, needed, extra, extra_divisor, returned: UnitReturn::default() }
     }
 
-    fn fresh_states(quota: u32) -> [(Quota, AlgorithmState); 2] {
+    fn fresh_states(quota: u64) -> [(Quota, AlgorithmState); 2] {
         let fixed = Quota::new(quota, 60_000, Algorithm::FixedWindow);
         [Quota::sliding(quota, 60_000, 6), fixed]
             .map(|quota| (quota, AlgorithmState::fresh(quota.algorithm)))

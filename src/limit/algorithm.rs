@@ -3,6 +3,8 @@
 //! Each property is a method with an exhaustive `match`, so a new algorithm does not compile until it defines
 //! all of them. Code outside of this module therefore calls these methods instead of comparing algorithms.
 
+use super::{MAX_UNITS, concurrency, leaky_bucket, sliding_log, token_bucket};
+
 /// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Algorithm {
@@ -50,6 +52,17 @@ impl Algorithm {
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::Concurrency => "concurrency",
+        }
+    }
+
+    /// Maximum units of a quota that it counts exactly.
+    pub fn max_units(self) -> u64 {
+        match self {
+            Self::SlidingWindow { .. } | Self::FixedWindow => MAX_UNITS,
+            Self::SlidingLog => sliding_log::MAX_UNITS,
+            Self::TokenBucket => token_bucket::MAX_UNITS,
+            Self::LeakyBucket { .. } => leaky_bucket::MAX_UNITS,
+            Self::Concurrency => concurrency::MAX_UNITS,
         }
     }
 

@@ -27,6 +27,9 @@
 use super::{Decision, Quota};
 use crate::clock::StoreTime;
 
+/// Maximum permits of a quota, and of all leases of a record together: a record counts them in 32 bits.
+pub const MAX_UNITS: u64 = u32::MAX as u64;
+
 /// A lease's end is rounded up to a multiple of the window divided by this.
 const ROUNDING_DIVISOR: u64 = 64;
 
@@ -58,13 +61,13 @@ struct PermitGroup {
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than a quarter of the window.
-pub fn decide(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     ConcurrencyView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Takes `cost` permits at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
-/// total saturates at `u32::MAX`.
-pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+/// total saturates at [`MAX_UNITS`].
+pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let mut view = ConcurrencyView::new(state, quota, now);
     view.charge(state, quota, cost);
     state.check_invariants();
@@ -72,7 +75,7 @@ pub fn charge(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost:
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -84,7 +87,7 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let mut view = ConcurrencyView::new(state, quota, now);
     let ends_at = permit_end(quota, charged_at);
@@ -163,12 +166,12 @@ impl ConcurrencyView {
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &ConcurrencyState, quota: &Quota, cost: u32) -> Decision {
-        let remaining = u64::from(quota.limit.saturating_sub(self.used));
-        let admitted = u64::from(cost) <= remaining;
+    fn decision(&self, state: &ConcurrencyState, quota: &Quota, cost: u64) -> Decision {
+        let remaining = quota.limit.saturating_sub(self.used.into());
+        let admitted = cost <= remaining;
         Decision {
             admitted,
-            limit: u64::from(quota.limit),
+            limit: quota.limit,
             remaining,
             used: u64::from(self.used),
             reset_at: state.reset_at.max(self.now),
@@ -179,22 +182,22 @@ impl ConcurrencyView {
 
     /// The time at which enough leases have ended for `cost` if none is renewed or refunded; `None` if `cost`
     /// is above the quota.
-    fn retry_at(&self, state: &ConcurrencyState, quota: &Quota, cost: u32) -> Option<StoreTime> {
+    fn retry_at(&self, state: &ConcurrencyState, quota: &Quota, cost: u64) -> Option<StoreTime> {
         let room = quota.limit.checked_sub(cost)?;
-        let (mut at, mut used) = (self.now, self.used);
+        let (mut at, mut used) = (self.now, u64::from(self.used));
         for group in &state.groups[self.first..] {
             if used <= room {
                 break;
             }
             at = group.ends_at;
-            used -= group.permits;
+            used -= u64::from(group.permits);
         }
         Some(at)
     }
 
     /// Writes a charge into the record, and removes the leases that have ended.
-    fn charge(&mut self, state: &mut ConcurrencyState, quota: &Quota, cost: u32) {
-        let cost = cost.min(u32::MAX - self.used);
+    fn charge(&mut self, state: &mut ConcurrencyState, quota: &Quota, cost: u64) {
+        let cost = cost.min((u32::MAX - self.used).into()) as u32;
         if cost == 0 {
             return;
         }
@@ -214,7 +217,7 @@ impl ConcurrencyView {
 
     /// Releases up to `cost` permits of the group that ends at `ends_at`, if it has not ended. Returns their
     /// number.
-    fn release(&mut self, state: &mut ConcurrencyState, ends_at: StoreTime, cost: u32) -> u32 {
+    fn release(&mut self, state: &mut ConcurrencyState, ends_at: StoreTime, cost: u64) -> u64 {
         let Some(index) =
             state.first_ending_after(ends_at).checked_sub(1).filter(|&index| index >= self.first)
         else {
@@ -224,14 +227,14 @@ impl ConcurrencyView {
         if group.ends_at != ends_at {
             return 0;
         }
-        let released = cost.min(group.permits);
+        let released = cost.min(group.permits.into()) as u32;
         group.permits -= released;
         if group.permits == 0 {
             state.groups.remove(index);
         }
         state.total -= released;
         self.used -= released;
-        released
+        released.into()
     }
 }
 

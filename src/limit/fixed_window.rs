@@ -12,7 +12,7 @@
 //! Source: GitHub, "How we scaled the GitHub API with a sharded, replicated rate limiter in Redis"
 //! (fixed window with a stored reset time). The Lua counterpart is `lua/fixed_window.lua`.
 
-use super::{Decision, MAX_STEP_BACK, Quota};
+use super::{Decision, MAX_STEP_BACK, MAX_UNITS, Quota};
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`FixedWindowState::default`] is a new caller's.
@@ -21,34 +21,34 @@ pub struct FixedWindowState {
     /// The window's end: the first ms after it.
     pub reset_at: StoreTime,
     /// The units charged in the window.
-    pub count: u32,
+    pub count: u64,
 }
 
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back so far that the window ends more than `W` plus
 /// [`MAX_STEP_BACK`] after `now`: it then ends `W` after `now`.
-pub fn decide(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     follow_clock(state, quota, now);
     decision(state, quota, now, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
-/// count saturates at `u32::MAX`.
-pub fn charge(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+/// count saturates at [`MAX_UNITS`].
+pub fn charge(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     follow_clock(state, quota, now);
     if cost > 0 {
         if state.reset_at <= now {
             *state = FixedWindowState { reset_at: now + quota.window, count: 0 };
         }
-        state.count = state.count.saturating_add(cost);
+        state.count = state.count.saturating_add(cost).min(MAX_UNITS);
     }
     state.check_invariants();
     decision(state, quota, now, 0)
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut FixedWindowState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -60,7 +60,7 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     follow_clock(state, quota, now);
     let started = state.reset_at.minus_ms(quota.window);
@@ -91,12 +91,12 @@ fn follow_clock(state: &mut FixedWindowState, quota: &Quota, now: StoreTime) {
 }
 
 /// The decision on a charge of `cost`.
-fn decision(state: &FixedWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    let limit = u64::from(quota.limit);
+fn decision(state: &FixedWindowState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let limit = quota.limit;
     let (used, reset_at) =
-        if state.reset_at > now { (u64::from(state.count), state.reset_at) } else { (0, now) };
+        if state.reset_at > now { (state.count, state.reset_at) } else { (0, now) };
     let remaining = limit.saturating_sub(used);
-    let admitted = u64::from(cost) <= remaining;
+    let admitted = cost <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
     Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
 }

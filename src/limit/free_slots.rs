@@ -74,16 +74,16 @@ impl FreeSlots {
     /// The position of the first `cost` adjacent slots that begin from now on, if any. `latest` is the last
     /// position at which the request may begin. If `latest` is within the next ms, no run is used: times are
     /// sent in whole ms, so the run could have passed when the client retries.
-    pub(super) fn first_fit(&self, cost: u32, latest: i64) -> Option<i64> {
-        let fits = |run: &Run| run.slots >= i64::from(cost);
+    pub(super) fn first_fit(&self, cost: u64, latest: i64) -> Option<i64> {
+        let fits = |run: &Run| run.slots >= cost.cast_signed();
         let mut usable = self.runs.iter().map(|run| self.usable(run));
         usable.find(fits).map(|run| run.begins).filter(|_| latest >= self.rate)
     }
 
     /// Takes `cost` slots from `begins` on; [`Self::first_fit`] returned that position. If the run's first slot
     /// has already begun, it stays free.
-    pub(super) fn take(&mut self, begins: i64, cost: u32) {
-        let cost = i64::from(cost);
+    pub(super) fn take(&mut self, begins: i64, cost: u64) {
+        let cost = cost.cast_signed();
         let fits = |run: &Run| run.begins == begins && run.slots >= cost;
         let Some(at) = self.runs.iter().position(|run| fits(&self.usable(run))) else { return };
         let run = self.runs.remove(at);

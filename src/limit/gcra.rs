@@ -85,8 +85,8 @@ const MAX_BACKLOG_MS: u64 = 1 << 47;
 
 /// Adds `cost * window` to a backlog in units of `1 / rate` ms. Near the maximum, adds only as many multiples
 /// of `window` as fit, so that the sum can be counted exactly.
-pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u32) -> u64 {
+pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u64) -> u64 {
     let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);
-    backlog + u64::from(cost).min((max - backlog) / window) * window
+    backlog + cost.min((max - backlog) / window) * window
 }

@@ -32,6 +32,9 @@ use super::{
 };
 use crate::clock::StoreTime;
 
+/// Maximum units of a quota, and slots of one request: a record counts them in 32 bits.
+pub const MAX_UNITS: u64 = u32::MAX as u64;
+
 /// How much later than `retry_at` a client retries, in ms, because headers tell whole seconds. A run of free
 /// slots that can be reached for a shorter time is not waited for: it could have passed.
 const MAX_ROUNDING: u64 = 1_000;
@@ -47,27 +50,29 @@ pub struct LeakyBucketState {
 
 /// The number of slots that begin within `max_wait`: the requests that can be admitted at once.
 pub fn capacity(quota: &Quota) -> u64 {
-    u64::from(quota.algorithm.max_wait()) * u64::from(quota.limit) / quota.window + 1
+    u64::from(quota.algorithm.max_wait()).saturating_mul(quota.limit) / quota.window + 1
 }
 
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     LeakyBucketView::new(state, quota, now).decision(state, cost)
 }
 
-/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
+/// Charges `cost` at `now`, at most [`MAX_UNITS`], without a check: call [`decide`] first unless an overdraft is
+/// allowed. The
 /// decision's `wait` is the delay until the request's slot.
-pub fn charge(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn charge(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let cost = cost.min(MAX_UNITS);
     let mut view = LeakyBucketView::new(state, quota, now);
     let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
     Decision { wait, ..view.decision(state, 0) }
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -78,10 +83,10 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     slot: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let mut view = LeakyBucketView::new(state, quota, now);
-    view.refund(state, slot, cost);
+    view.refund(state, slot, cost.min(MAX_UNITS));
     view.decision(state, 0)
 }
 
@@ -110,7 +115,7 @@ impl<'a> LeakyBucketView<'a> {
         if state.gcra.updated_at != updated_at {
             state.free_slots = Box::default();
         }
-        let rate = u64::from(quota.limit);
+        let rate = quota.limit;
         let backlog = state.gcra.backlog_at_rate(now, rate);
         let same_rate = state.gcra.rate() == rate;
         let stored: &[StoredRun] = if same_rate && backlog > 0 { &state.free_slots } else { &[] };
@@ -119,7 +124,7 @@ impl<'a> LeakyBucketView<'a> {
     }
 
     /// Writes a charge into the record. Returns the request's delay, in ms.
-    fn charge(&mut self, state: &mut LeakyBucketState, cost: u32) -> u64 {
+    fn charge(&mut self, state: &mut LeakyBucketState, cost: u64) -> u64 {
         let begins = if let Some(free) = self.first_free(cost) {
             self.free_slots.take(free.cast_signed(), cost);
             free
@@ -135,7 +140,7 @@ impl<'a> LeakyBucketView<'a> {
     }
 
     /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
-    fn refund(&mut self, state: &mut LeakyBucketState, slot: StoreTime, cost: u32) {
+    fn refund(&mut self, state: &mut LeakyBucketState, slot: StoreTime, cost: u64) {
         let max = i128::from(MAX_EXACT_BACKLOG);
         let length = i128::from(cost) * i128::from(self.quota.window);
         let slot_position = (i128::from(slot.as_unix_ms()) - i128::from(self.now.as_unix_ms()))
@@ -166,7 +171,7 @@ impl<'a> LeakyBucketView<'a> {
         if begins == last {
             self.backlog = self.free_slots.trim_end(last).max(0).cast_unsigned();
         } else if begins + length > 0 {
-            self.free_slots.insert(begins, cost.into());
+            self.free_slots.insert(begins, cost.cast_signed());
         } else {
             return;
         }
@@ -195,20 +200,20 @@ impl<'a> LeakyBucketView<'a> {
 
     /// The last position at which the first of `cost` adjacent slots may begin, so that the last of them
     /// begins within `max_wait`.
-    fn latest_start(&self, cost: u32) -> Option<u64> {
-        self.max_delay()
-            .checked_sub(u64::from(cost).saturating_sub(1).saturating_mul(self.quota.window))
+    fn latest_start(&self, cost: u64) -> Option<u64> {
+        let before_last = cost.saturating_sub(1).saturating_mul(self.quota.window);
+        self.max_delay().checked_sub(before_last).filter(|_| cost <= MAX_UNITS)
     }
 
     /// The position of the first `cost` adjacent free slots in the backlog that fit into `max_wait`.
-    fn first_free(&self, cost: u32) -> Option<u64> {
+    fn first_free(&self, cost: u64) -> Option<u64> {
         let latest = self.latest_start(cost)?.cast_signed();
         let first = self.free_slots.first_fit(cost, latest).filter(|&first| first <= latest);
         first.map(i64::cast_unsigned)
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &LeakyBucketState, cost: u32) -> Decision {
+    fn decision(&self, state: &LeakyBucketState, cost: u64) -> Decision {
         let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
         let max_delay = self.max_delay();
         let limit = capacity(self.quota);

@@ -12,11 +12,11 @@ pub(super) type History = (Algorithm, Quota, StoreTime, Vec<(u64, Event)>);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// A request of this cost.
-    Request(u32),
+    Request(u64),
     /// A refund: the charge's age in admitted requests, and the number of units.
-    Refund(usize, u32),
+    Refund(usize, u64),
     /// An overdraft of this cost.
-    Overdraw(u32),
+    Overdraw(u64),
 }
 
 /// Valid quotas of an algorithm. They replace the options of `algorithm`.
@@ -24,7 +24,7 @@ pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
     let waits = prop_oneof![Just(0_u32), 1_u32..50, 1_u32..100_000];
-    (1_u32..40, sub_windows, resolutions, waits, any::<bool>()).prop_map(
+    (1_u64..40, sub_windows, resolutions, waits, any::<bool>()).prop_map(
         move |(limit, s, resolution, wait, strict)| {
             let window = s * u64::from(resolution);
             let algorithm = match algorithm {
@@ -45,17 +45,17 @@ pub(super) fn histories_of(
     (quotas(algorithm), 0_u64..1_000_000).prop_flat_map(move |(quota, start)| {
         let s = quota.sub_window();
         let later = prop_oneof![
-            4 => 0..=s / u64::from(quota.limit) + 1,
+            4 => 0..=s / quota.limit + 1,
             4 => 0..=s / 3 + 1,
             3 => 0..=s * 2,
             1 => 0..=quota.window * 2 + s,
         ];
-        let cost = prop_oneof![4 => Just(1_u32), 2 => 1_u32..5, 1 => 1..=quota.limit + 1];
+        let cost = prop_oneof![4 => Just(1_u64), 2 => 1_u64..5, 1 => 1..=quota.limit + 1];
         let weight = u32::from(corrected);
         let event = prop_oneof![
             12 => cost.prop_map(Event::Request),
-            2 * weight => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
-            weight => (1_u32..9).prop_map(Event::Overdraw),
+            2 * weight => (0_usize..4, 1_u64..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
+            weight => (1_u64..9).prop_map(Event::Overdraw),
         ];
         let events = prop::collection::vec((later, event), 1..60);
         events.prop_map(move |events| {
@@ -75,7 +75,7 @@ pub(super) struct Simulation {
     pub(super) quota: Quota,
     pub(super) now: StoreTime,
     /// The admitted requests: (time, cost, delay in ms).
-    pub(super) admitted: Vec<(StoreTime, u32, u64)>,
+    pub(super) admitted: Vec<(StoreTime, u64, u64)>,
 }
 
 impl Simulation {
@@ -98,7 +98,7 @@ impl Simulation {
             Event::Refund(ago, cost) => {
                 let at = self.admitted.len().checked_sub(ago + 1);
                 // A leaky bucket's charge is identified by its slot; other algorithms have no delay.
-                let slot = |(time, _, wait): (StoreTime, u32, u64)| time + wait;
+                let slot = |(time, _, wait): (StoreTime, u64, u64)| time + wait;
                 let charged_at = at.map_or(self.now, |at| slot(self.admitted[at]));
                 let change = Change::Refund { charged_at, cost };
                 self.state.adjust(&self.quota, self.now, change)
@@ -118,7 +118,7 @@ impl Simulation {
     }
 
     /// The decision on a charge of `cost`, `later` ms from now; charges nothing.
-    pub(super) fn decide_after(&mut self, later: u64, cost: u32) -> Decision {
+    pub(super) fn decide_after(&mut self, later: u64, cost: u64) -> Decision {
         self.state.clone().decide(&self.quota, self.now + later, cost)
     }
 }
@@ -146,7 +146,7 @@ proptest! {
                 prop_assert_eq!(decision, peeked);
                 prop_assert_eq!(&simulation.state, &before, "a refusal charges nothing");
             }
-            prop_assert_eq!(peeked.admitted, u64::from(cost) <= peeked.remaining);
+            prop_assert_eq!(peeked.admitted, cost <= peeked.remaining);
             prop_assert_eq!(decision.limit, decision.used + decision.remaining);
             prop_assert!(decision.reset_at > simulation.now || decision.used == 0);
             let end = simulation.state.expires_at(&simulation.quota);
@@ -160,12 +160,12 @@ proptest! {
     }
 
     #[test]
-    fn retry_at_is_exact(history in histories(true), cost in 1_u32..45, later in 0_u64..20_000) {
+    fn retry_at_is_exact(history in histories(true), cost in 1_u64..45, later in 0_u64..20_000) {
         let mut simulation = Simulation::run(&history);
         simulation.now += later;
         let refused = simulation.decide_after(0, cost);
         let Some(retry_at) = refused.retry_at else {
-            prop_assert!(refused.admitted || u64::from(cost) > refused.limit);
+            prop_assert!(refused.admitted || cost > refused.limit);
             return Ok(());
         };
         prop_assert!(!refused.admitted && retry_at > simulation.now);
@@ -194,7 +194,7 @@ proptest! {
 
     /// A header shows the stored reset, in seconds, whatever the requests cost.
     #[test]
-    fn the_shown_reset_never_moves_back_with_the_cost(history in histories(true), costs in prop::collection::vec((0_u64..3_000, 1_u32..45), 1..60)) {
+    fn the_shown_reset_never_moves_back_with_the_cost(history in histories(true), costs in prop::collection::vec((0_u64..3_000, 1_u64..45), 1..60)) {
         let (mut simulation, mut shown, mut charged) = (Simulation::run(&history), 0, 0);
         for (later, cost) in costs {
             let decision = simulation.step(later, Event::Request(cost));
@@ -208,9 +208,9 @@ proptest! {
     }
 
     #[test]
-    fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u32..40) {
+    fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u64..40) {
         let mut simulation = Simulation::run(&history);
-        let max_cost = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
+        let max_cost = simulation.decide_after(0, 0).limit;
         let cost = cost.min(max_cost);
         if let Some(retry_at) = simulation.decide_after(0, cost).retry_at {
             let seconds = (retry_at - simulation.now).div_ceil(1_000).max(1);
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_restores_usage_and_keeps_the_reset(history in histories(true), cost in 1_u32..40) {
+    fn a_refund_restores_usage_and_keeps_the_reset(history in histories(true), cost in 1_u64..40) {
         let mut simulation = Simulation::run(&history);
         let before = simulation.decide_after(0, 0);
         if simulation.step(0, Event::Request(cost)).admitted {
@@ -242,11 +242,11 @@ proptest! {
     }
 
     #[test]
-    fn an_overdraft_counts_until_the_record_expires(history in histories(true), cost in 1_u32..100) {
+    fn an_overdraft_counts_until_the_record_expires(history in histories(true), cost in 1_u64..100) {
         let mut simulation = Simulation::run(&history);
         let before = simulation.decide_after(0, 0);
         let after = simulation.step(0, Event::Overdraw(cost));
-        prop_assert_eq!(after.used, before.used + u64::from(cost));
+        prop_assert_eq!(after.used, before.used + cost);
         // A leaky bucket may have free slots before the overdrawn ones.
         let left = after.limit.saturating_sub(after.used);
         let bucket = history.0.takes_slot();
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_quota_keeps_usage(history in histories(true), limit in 1_u32..60) {
+    fn a_changed_quota_keeps_usage(history in histories(true), limit in 1_u64..60) {
         let mut simulation = Simulation::run(&history);
         let before = simulation.decide_after(0, 1);
         simulation.quota.limit = limit;
@@ -293,7 +293,7 @@ proptest! {
     fn a_clock_set_back_delays_retry_by_at_most_a_window(history in histories(false), back in 0_u64..100_000_000) {
         let mut simulation = Simulation::run(&history);
         simulation.now -= MAX_STEP_BACK + 1 + back;
-        let limit = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
+        let limit = simulation.decide_after(0, 0).limit;
         // The record has moved back with the clock.
         let decision = simulation.state.decide(&simulation.quota, simulation.now, limit);
         let quota = &simulation.quota;
@@ -302,6 +302,40 @@ proptest! {
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(retry_at <= simulation.now + MAX_STEP_BACK + longest);
             prop_assert!(simulation.decide_after(retry_at - simulation.now, limit).admitted);
+        }
+    }
+
+    /// A quota, costs and corrections in units of `unit` change the counts only. (A sliding window that is not
+    /// strict rounds its oldest count to a whole unit, so it decides slightly differently.)
+    #[test]
+    fn large_units_are_counted_like_small_ones(
+        history in histories(true),
+        unit in prop_oneof![Just(1_u64 << 32), 1_u64 << 31..1 << 43],
+    ) {
+        let (algorithm, quota, start, events) = &history;
+        if algorithm.max_units() < MAX_UNITS {
+            return Ok(());
+        }
+        let counted = Algorithm::SlidingWindow { resolution: quota.algorithm.resolution(), strict: true };
+        let counted = if *algorithm == Algorithm::FixedWindow { *algorithm } else { counted };
+        let small = Quota { algorithm: counted, ..*quota };
+        let large = Quota { limit: quota.limit * unit, ..small };
+        let mut small = Simulation::new(&(counted, small, *start, Vec::new()));
+        let mut large = Simulation::new(&(counted, large, *start, Vec::new()));
+        for &(later, event) in events {
+            let expected = small.step(later, event);
+            let decision = large.step(later, match event {
+                Event::Request(cost) => Event::Request(cost * unit),
+                Event::Refund(ago, cost) => Event::Refund(ago, cost * unit),
+                Event::Overdraw(cost) => Event::Overdraw(cost * unit),
+            });
+            let scaled = Decision {
+                limit: expected.limit * unit,
+                remaining: expected.remaining * unit,
+                used: expected.used * unit,
+                ..expected
+            };
+            prop_assert_eq!(decision, scaled);
         }
     }
 }

@@ -24,6 +24,9 @@ use crate::clock::StoreTime;
 /// Maximum window, in ms: entries store their times modulo 2^32 ms.
 pub const MAX_WINDOW: u64 = 1 << 31;
 
+/// Maximum units of a quota and of usage: the totals are counted modulo 2^32.
+pub const MAX_UNITS: u64 = u32::MAX as u64;
+
 /// Maximum number of entries that a refund may rewrite: the refunded one and all later ones. A charge with
 /// more entries after it is not refunded; it was made at least 4 s ago.
 pub const MAX_REFUND_DEPTH: usize = 4_096;
@@ -55,23 +58,23 @@ struct LogEntry {
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = state.follow_clock(now);
     SlidingLogView::new(state, quota, now).decision(state, quota, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. Usage
-/// saturates at `u32::MAX`.
-pub fn charge(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+/// saturates at [`MAX_UNITS`].
+pub fn charge(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = state.follow_clock(now);
     SlidingLogView::new(state, quota, now).charge(state, quota, cost)
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = state.follow_clock(now);
     let view = SlidingLogView::new(state, quota, now);
-    if u64::from(cost) <= view.remaining(quota) {
+    if cost <= view.remaining(quota) {
         view.charge(state, quota, cost)
     } else {
         view.decision(state, quota, cost)
@@ -85,7 +88,7 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let now = state.follow_clock(now);
     let mut view = SlidingLogView::new(state, quota, now);
@@ -94,7 +97,8 @@ pub fn refund(
     let charged = state.entries.get(index).filter(|&&entry| state.entry_time(entry) == charged_at);
     let refunded = charged.filter(|_| depth <= MAX_REFUND_DEPTH).map_or(0, |entry| {
         let after = state.entries.get(index + 1).map_or(state.total, |next| next.before);
-        cost.min(after.wrapping_sub(entry.before))
+        // At most the charges of the entry, which fit into 32 bits.
+        cost.min(u64::from(after.wrapping_sub(entry.before))) as u32
     });
     if refunded > 0 {
         // `reset_at` must not move back with the entries from which it was computed: store it.
@@ -194,13 +198,13 @@ impl SlidingLogView {
     }
 
     fn remaining(&self, quota: &Quota) -> u64 {
-        u64::from(quota.limit).saturating_sub(self.used)
+        quota.limit.saturating_sub(self.used)
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Decision {
+    fn decision(&self, state: &SlidingLogState, quota: &Quota, cost: u64) -> Decision {
         let remaining = self.remaining(quota);
-        let admitted = u64::from(cost) <= remaining;
+        let admitted = cost <= remaining;
         let mut reset_at = self.reset_at(state, quota);
         if remaining == 0 {
             // The stored `reset_at` includes this, unless the quota was lowered since.
@@ -208,7 +212,7 @@ impl SlidingLogView {
         }
         Decision {
             admitted,
-            limit: u64::from(quota.limit),
+            limit: quota.limit,
             remaining,
             used: self.used,
             reset_at,
@@ -218,7 +222,7 @@ impl SlidingLogView {
     }
 
     /// Writes a charge into the record, and removes the expired entries.
-    fn charge(mut self, state: &mut SlidingLogState, quota: &Quota, cost: u32) -> Decision {
+    fn charge(mut self, state: &mut SlidingLogState, quota: &Quota, cost: u64) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
@@ -240,13 +244,13 @@ impl SlidingLogView {
             }
         }
         let requested = cost;
-        let cost = cost.min(u32::MAX - self.used.min(u64::from(u32::MAX)) as u32);
-        state.total = state.total.wrapping_add(cost);
-        self.used += u64::from(cost);
+        let cost = cost.min(MAX_UNITS.saturating_sub(self.used));
+        state.total = state.total.wrapping_add(cost as u32);
+        self.used += cost;
         state.newest_at = self.now;
         state.reset_at = self.reset_at(state, quota);
         let remaining = self.remaining(quota);
-        if remaining < u64::from(requested) {
+        if remaining < requested {
             // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
             let retry_at = self.retry_at(state, quota, requested);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
@@ -255,7 +259,7 @@ impl SlidingLogView {
         state.check_invariants();
         Decision {
             admitted: true,
-            limit: u64::from(quota.limit),
+            limit: quota.limit,
             remaining,
             used: self.used,
             reset_at: state.reset_at,
@@ -276,8 +280,8 @@ impl SlidingLogView {
 
     /// The first ms from now on at which `cost` would be admitted if nothing else were charged; `None` if
     /// it is above the quota.
-    fn retry_at(&self, state: &SlidingLogState, quota: &Quota, cost: u32) -> Option<StoreTime> {
-        let room = u64::from(quota.limit.checked_sub(cost)?);
+    fn retry_at(&self, state: &SlidingLogState, quota: &Quota, cost: u64) -> Option<StoreTime> {
+        let room = quota.limit.checked_sub(cost)?;
         // The newest entry whose charges, together with all later charges, exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);

@@ -19,7 +19,7 @@
 //! all requests), and its proposal of a higher resolution. A higher `k` confines the error to one shorter
 //! sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
-use super::{Decision, MAX_STEP_BACK, Quota, counts::Counts};
+use super::{Decision, MAX_STEP_BACK, MAX_UNITS, Quota, counts::Counts};
 use crate::clock::StoreTime;
 
 /// The record of one caller under one limit. [`SlidingWindowState::default`] is a new caller's.
@@ -42,20 +42,20 @@ pub fn decide(
     state: &mut SlidingWindowState,
     quota: &Quota,
     now: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
     let view = SlidingWindowView::new(state, quota, now);
     view.decision(state, quota, cost)
 }
 
-/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. A count
-/// saturates at `u32::MAX`.
+/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The sum
+/// of the counts of a window saturates at [`MAX_UNITS`].
 pub fn charge(
     state: &mut SlidingWindowState,
     quota: &Quota,
     now: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     charge_batch(state, quota, now, cost, cost)
 }
@@ -65,8 +65,8 @@ pub fn charge_batch(
     state: &mut SlidingWindowState,
     quota: &Quota,
     now: StoreTime,
-    cost: u32,
-    unit: u32,
+    cost: u64,
+    unit: u64,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
     let view = SlidingWindowView::new(state, quota, now);
@@ -74,10 +74,10 @@ pub fn charge_batch(
 }
 
 /// Charges `cost` if [`decide`] admits it, reading the record once.
-pub fn admit(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = follow_clock(state, quota, now);
     let view = SlidingWindowView::new(state, quota, now);
-    if u64::from(cost) <= view.remaining(quota) {
+    if cost <= view.remaining(quota) {
         view.charge(state, quota, cost, cost)
     } else {
         view.decision(state, quota, cost)
@@ -91,17 +91,17 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let now = follow_clock(state, quota, now);
     let mut view = SlidingWindowView::new(state, quota, now);
     let age = view.index.checked_sub(charged_at.periods_of(view.s));
     if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= view.k) {
-        let refunded = u64::from(cost).min(count_at(state.counts.as_slice(), view.shift, age));
+        let refunded = cost.min(count_at(&state.counts, view.shift, age));
         if refunded > 0 {
             // `reset_at` must not move back with the counts from which it was computed: store it.
             state.reset_at = view.decision(state, quota, 0).reset_at;
-            view.shift_counts(state)[age] -= refunded as u32;
+            view.shift_counts(state).subtract(age, refunded);
             // The counts were shifted to now.
             state.updated_at = now;
             view = SlidingWindowView::new(state, quota, now);
@@ -181,10 +181,8 @@ impl SlidingWindowView {
             // Rounded up: any time in the previous sub-window is one sub-window back.
             usize::try_from((start - state.updated_at).div_ceil(s)).map_or(k + 1, |n| n.min(k + 1))
         };
-        let counts = state.counts.as_slice();
-        let live = &counts[..(k - shift.min(k)).min(counts.len())];
-        let full = live.iter().map(|&count| u64::from(count)).sum();
-        let old = count_at(counts, shift, k);
+        let full = state.counts.sum(k - shift.min(k));
+        let old = count_at(&state.counts, shift, k);
         let weighted =
             if quota.algorithm.is_strict() { old } else { weigh(old, start + s - now, s) };
         Self { now, s, k, index, shift, full, old, weighted }
@@ -192,18 +190,18 @@ impl SlidingWindowView {
 
     /// The units that can still be charged.
     fn remaining(&self, quota: &Quota) -> u64 {
-        u64::from(quota.limit).saturating_sub(self.used())
+        quota.limit.saturating_sub(self.full + self.weighted)
     }
 
-    /// The units used. Above the limit if the quota was lowered or overdrawn.
+    /// The units used, at most [`MAX_UNITS`]. Above the limit if the quota was lowered or overdrawn.
     fn used(&self) -> u64 {
-        self.full + self.weighted
+        (self.full + self.weighted).min(MAX_UNITS)
     }
 
     /// The decision on a charge of `cost`.
-    fn decision(&self, state: &SlidingWindowState, quota: &Quota, cost: u32) -> Decision {
+    fn decision(&self, state: &SlidingWindowState, quota: &Quota, cost: u64) -> Decision {
         let remaining = self.remaining(quota);
-        let admitted = u64::from(cost) <= remaining;
+        let admitted = cost <= remaining;
         let (mut reset_at, mut retry_at) = (self.reset_at(state), None);
         if remaining == 0 {
             retry_at = self.retry_at(state, quota, 1);
@@ -217,7 +215,7 @@ impl SlidingWindowView {
         }
         Decision {
             admitted,
-            limit: u64::from(quota.limit),
+            limit: quota.limit,
             remaining,
             used: self.used(),
             reset_at,
@@ -231,20 +229,19 @@ impl SlidingWindowView {
         mut self,
         state: &mut SlidingWindowState,
         quota: &Quota,
-        cost: u32,
-        unit: u32,
+        cost: u64,
+        unit: u64,
     ) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
-        let newest = &mut self.shift_counts(state)[0];
-        let cost = cost.min(u32::MAX - *newest);
-        *newest += cost;
-        self.full += u64::from(cost);
+        let cost = cost.min(MAX_UNITS - self.full);
+        self.shift_counts(state).add(0, cost);
+        self.full += cost;
         state.updated_at = self.now;
         state.reset_at = self.reset_at(state);
         let remaining = self.remaining(quota);
-        if remaining < u64::from(unit) {
+        if remaining < unit {
             // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
             let retry_at = self.retry_at(state, quota, unit);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
@@ -253,7 +250,7 @@ impl SlidingWindowView {
         state.check_invariants();
         Decision {
             admitted: true,
-            limit: u64::from(quota.limit),
+            limit: quota.limit,
             remaining,
             used: self.used(),
             reset_at: state.reset_at,
@@ -262,16 +259,10 @@ impl SlidingWindowView {
         }
     }
 
-    /// Shifts the record's counts so that the first belongs to the current sub-window. Returns all `k + 1`.
-    fn shift_counts<'s>(&mut self, state: &'s mut SlidingWindowState) -> &'s mut [u32] {
-        let length = self.k + 1;
-        let counts = state.counts.prefix_mut(length);
-        let shift = std::mem::take(&mut self.shift).min(length);
-        if shift > 0 {
-            counts.copy_within(..length - shift, shift);
-            counts[..shift].fill(0);
-        }
-        counts
+    /// Shifts the record's `k + 1` counts so that the first belongs to the current sub-window.
+    fn shift_counts<'s>(&mut self, state: &'s mut SlidingWindowState) -> &'s mut Counts {
+        state.counts.shift(self.k + 1, std::mem::take(&mut self.shift));
+        &mut state.counts
     }
 
     /// The stored `reset_at` if it is in the future, or else the time at which the oldest non-zero sub-window
@@ -280,7 +271,7 @@ impl SlidingWindowView {
         if state.reset_at > self.now {
             return state.reset_at;
         }
-        let counts = state.counts.as_slice();
+        let counts = &state.counts;
         let oldest = (0..=self.k).rev().find(|&age| count_at(counts, self.shift, age) > 0);
         oldest.map_or(self.now, |age| {
             sub_window_start(self.index + (self.k + 1 - age) as u64, self.s)
@@ -293,9 +284,9 @@ impl SlidingWindowView {
     /// In the `m`th sub-window from now, `full` counts in full, and the weighted `old` must fit into the
     /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it
     /// does from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
-    fn retry_at(&self, state: &SlidingWindowState, quota: &Quota, cost: u32) -> Option<StoreTime> {
-        let room = u64::from(quota.limit.checked_sub(cost)?);
-        let (counts, mut full, mut old) = (state.counts.as_slice(), self.full, self.old);
+    fn retry_at(&self, state: &SlidingWindowState, quota: &Quota, cost: u64) -> Option<StoreTime> {
+        let room = quota.limit.checked_sub(cost)?;
+        let (counts, mut full, mut old) = (&state.counts, self.full, self.old);
         for m in 0..=self.k + 1 {
             if m > 0 {
                 old = self.k.checked_sub(m).map_or(0, |age| count_at(counts, self.shift, age));
@@ -320,9 +311,8 @@ impl SlidingWindowView {
 }
 
 /// The count of the sub-window `age` before the current one.
-fn count_at(counts: &[u32], shift: usize, age: usize) -> u64 {
-    let at = age.checked_sub(shift);
-    at.and_then(|at| counts.get(at)).map_or(0, |&count| u64::from(count))
+fn count_at(counts: &Counts, shift: usize, age: usize) -> u64 {
+    age.checked_sub(shift).map_or(0, |at| counts.get(at))
 }
 
 /// `ceil(count * left / s)`, where `left <= s`.

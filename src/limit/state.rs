@@ -47,7 +47,7 @@ impl AlgorithmState {
     /// Decides on a charge of `cost` at `now` without charging it. A cost of 0 is always admitted.
     ///
     /// Changes the record only if the clock was set back.
-    pub fn decide(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    pub fn decide(&mut self, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::decide(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::decide(state, quota, now, cost),
@@ -60,7 +60,7 @@ impl AlgorithmState {
 
     /// Charges without a check, even if that overdraws the quota: for a charge that [`Self::decide`] has
     /// admitted, or for a cost that is only known after the request. Returns the usage after it.
-    pub fn charge(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    pub fn charge(&mut self, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::charge(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::charge(state, quota, now, cost),
@@ -72,7 +72,7 @@ impl AlgorithmState {
     }
 
     /// Charges `cost` if it is admitted: [`Self::decide`] and [`Self::charge`] in one step.
-    pub fn admit(&mut self, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+    pub fn admit(&mut self, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::admit(state, quota, now, cost),
             Self::SlidingLog(state) => sliding_log::admit(state, quota, now, cost),
@@ -90,7 +90,7 @@ impl AlgorithmState {
         quota: &Quota,
         now: StoreTime,
         charged_at: StoreTime,
-        cost: u32,
+        cost: u64,
     ) -> Decision {
         match self {
             Self::SlidingWindow(state) => {

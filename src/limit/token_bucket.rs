@@ -15,21 +15,24 @@
 use super::{Decision, GcraState, Quota, gcra::extend_backlog};
 use crate::clock::StoreTime;
 
+/// Maximum units of a quota: a record holds the rate in 32 bits.
+pub const MAX_UNITS: u64 = u32::MAX as u64;
+
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = state.follow_clock(now);
     decision(state, quota, now, cost)
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
 /// backlog saturates near [`super::MAX_EXACT_BACKLOG`].
-pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let now = state.follow_clock(now);
     if cost > 0 {
-        let rate = u64::from(quota.limit);
+        let rate = quota.limit;
         let backlog = extend_backlog(state.backlog(now), rate, quota.window, cost);
         state.set_backlog(now, backlog, rate);
         state.raise_reset();
@@ -39,7 +42,7 @@ pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -
 }
 
 /// Charges `cost` if [`decide`] admits it.
-pub fn admit(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn admit(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
@@ -51,12 +54,12 @@ pub fn refund(
     quota: &Quota,
     now: StoreTime,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     let now = state.follow_clock(now);
     let backlog = state.backlog(now);
     if backlog > 0 && now < charged_at.saturating_add(quota.window) {
-        let refunded = u64::from(cost).saturating_mul(quota.window);
+        let refunded = cost.saturating_mul(quota.window);
         state.set_backlog(now, backlog.saturating_sub(refunded), state.rate());
     }
     state.check_invariants();
@@ -70,18 +73,18 @@ pub fn expires_at(state: &GcraState) -> StoreTime {
 }
 
 /// The decision on a charge of `cost`.
-fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    let limit = u64::from(quota.limit);
+fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let limit = quota.limit;
     let backlog = state.backlog(now);
     let used = backlog.div_ceil(quota.window);
     let remaining = limit.saturating_sub(used);
-    let admitted = u64::from(cost) <= remaining;
+    let admitted = cost <= remaining;
     let retry_at = if admitted {
         None
     } else {
         // The largest backlog that admits the charge. `state.rate()` is not 0, because a new caller's record
         // refuses only costs above the quota.
-        let room = quota.limit.checked_sub(cost).map(|room| u64::from(room) * quota.window);
+        let room = quota.limit.checked_sub(cost).map(|room| room * quota.window);
         room.map(|room| now + (backlog - room).div_ceil(state.rate()))
     };
     let reset_at = state.reset_at.max(now);

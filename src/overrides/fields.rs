@@ -397,7 +397,7 @@ mod tests {
             let error = parse_request(body.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{rest}: {error}");
         }
-        for quota in ["0", "-1", "1.5", "4294967296", "\"lots\"", "\"5/m\"", "\"\"", "true"] {
+        for quota in ["0", "-1", "1.5", "9007199254740992", "\"lots\"", "\"5/m\"", "\"\"", "true"] {
             let body = format!(r#"{{"limit":"each","consumer":"a","quota":{quota}}}"#);
             let error = parse_request(body.as_bytes()).unwrap_err();
             assert!(error.contains("`quota`"), "{quota}: {error}");
@@ -415,8 +415,8 @@ mod tests {
             name.prop_map(|name| OverrideTarget::Plan(name.into())),
         ];
         let quota = prop_oneof![
-            (1..=u32::MAX).prop_map(PlanQuota::Units),
-            (1..1_000_u32, 1..1_000_u64).prop_map(|(quota, seconds)| {
+            (1..=crate::limit::MAX_UNITS).prop_map(PlanQuota::Units),
+            (1..1_000_u64, 1..1_000_u64).prop_map(|(quota, seconds)| {
                 let window = crate::config::Duration::from_secs(seconds);
                 PlanQuota::Rate(Rate { quota, window })
             }),

@@ -220,7 +220,7 @@ fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn own(consumer: &str, quota: u32) -> Override {
+    fn own(consumer: &str, quota: u64) -> Override {
         let text = format!(r#"{{"limit":"each","consumer":"{consumer}","quota":{quota}}}"#);
         Override::of_json(text.as_bytes()).unwrap()
     }

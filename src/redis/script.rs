@@ -167,7 +167,7 @@ fn time_arg(now: Option<StoreTime>) -> u64 {
 }
 
 /// Adds a limit's arguments: algorithm, cost, quota, window, resolution, option.
-fn push_limit(command: &mut Cmd, limit: &Limit, cost: u32) {
+fn push_limit(command: &mut Cmd, limit: &Limit, cost: u64) {
     let Quota { limit: quota, window, algorithm } = limit.quota;
     command.arg(algorithm.tag()).arg(cost).arg(quota).arg(window);
     command.arg(algorithm.resolution()).arg(option(algorithm));
@@ -218,7 +218,7 @@ pub(super) fn parse_grant(
     let (&now, fields) = reply.split_first()?;
     let (fields, &[units, end]) = fields.split_at_checked(FIELDS)? else { return None };
     let grant = Grant {
-        units: u32::try_from(units).ok()?,
+        units: u64::try_from(units).ok()?,
         spendable_until: parse_time(end)?,
         decision: parse_decision(acquisition.limit, fields)?,
     };

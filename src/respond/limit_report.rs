@@ -8,7 +8,7 @@ pub struct LimitReport<'a> {
     /// The limit, in the caller's tier.
     pub limit: &'a Limit,
     /// The request's cost, in units of the quota.
-    pub cost: u32,
+    pub cost: u64,
     /// The outcome of the charge.
     pub outcome: &'a Outcome,
 }
@@ -36,6 +36,6 @@ impl<'a> LimitReport<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct AdvertisedLimit<'a> {
     pub(super) limit: &'a Limit,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     pub(super) decided: &'a StoreDecision,
 }

@@ -147,10 +147,10 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
     let at = section.at("cost");
     let max_possible = quota.capacity();
     let is_max_known = section.can_read(&QUOTA_KEYS);
-    let max = limit.max_cost.map_or(max_possible, u64::from);
+    let max = limit.max_cost.unwrap_or(max_possible);
     if let Some(configured) = limit.max_cost {
         let at = section.at("max_cost");
-        let is_valid = u64::from(configured) <= max_possible || !is_max_known;
+        let is_valid = configured <= max_possible || !is_max_known;
         let expected = format!("1 to {max_possible}: a higher cost would never be admitted");
         at.ensure(is_valid, &format!("`{configured}`"), &expected);
         if matches!(limit.cost, config::CostConfig::Fixed(_)) && section.can_read(&["cost"]) {
@@ -158,13 +158,12 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
             at.fault(what, "no `max_cost`, or `cost: header:NAME`");
         }
     }
-    let max = u32::try_from(max).unwrap_or(u32::MAX);
     match &limit.cost {
         config::CostConfig::Fixed(cost) => {
             let takes_slot = quota.algorithm.takes_slot();
             let bound = if takes_slot { "the slots within max_wait" } else { "the quota" };
             let expected = format!("at most {bound}, {max_possible}: no request would be admitted");
-            let is_valid = u64::from(*cost) <= max_possible || !is_max_known;
+            let is_valid = *cost <= max_possible || !is_max_known;
             at.ensure(is_valid, &format!("`{cost}`"), &expected);
             Cost::Fixed(*cost)
         }

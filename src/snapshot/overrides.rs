@@ -9,7 +9,7 @@ use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use ahash::RandomState;
 use hashbrown::HashMap;
 
-use super::{LimitPolicy, PlanLimit, Snapshot, section::Section};
+use super::{LimitPolicy, PlanLimit, Snapshot, quota::TooManyUnits, section::Section};
 use crate::{
     clock::StoreTime,
     config::{Config, PlanQuota},
@@ -112,14 +112,13 @@ impl AppliedOverride {
 
 impl LimitPolicy {
     /// The limit with another number of units, which counts in the same records.
-    fn with_units(&self, units: u32) -> Result<PlanLimit, String> {
+    fn with_units(&self, units: u64) -> Result<PlanLimit, String> {
         let quota = self.shape.with_units(units);
-        let max = self.shape.max_units(&quota);
-        if u64::from(units) > max {
-            return Err(format!("`{units}`, too large to count exactly; expected at most {max}"));
+        if let Some(TooManyUnits { what, expected }) = TooManyUnits::of(&quota) {
+            return Err(format!("{what}; expected {expected}"));
         }
         let cost = self.limit.cost;
-        if u64::from(cost) > quota.capacity() {
+        if cost > quota.capacity() {
             return Err(format!(
                 "`{units}`, less than the cost of a request; expected at least {cost}, or `blocked`"
             ));
@@ -397,11 +396,11 @@ routes: [{name: a, upstream: app, limits: [bucket, costly, exact]}]
                     continue;
                 }
                 let until = ends[rank].map(|end| (NOW + end).minus_ms(1));
-                let quota = PlanQuota::Units(100 + rank as u32);
+                let quota = PlanQuota::Units(100 + rank as u64);
                 let (reason, by) = ("".into(), "".into());
                 let own = Override { limit: "costly".into(), target, quota, until, reason, by, set_at: None };
                 if own.is_in_force(NOW) && expected.is_none() {
-                    expected = Some(100 + rank as u32);
+                    expected = Some(100 + rank as u64);
                 }
                 set.insert(own);
             }

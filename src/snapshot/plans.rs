@@ -62,11 +62,11 @@ fn plan_limit(
     at: &Section<'_>,
     configured: &config::LimitConfig,
     limit: &Limit,
-    units: u32,
+    units: u64,
 ) -> PlanLimit {
     let quota = alternative_quota(section, at, configured, units);
     let is_known = section.can_read(&QUOTA_KEYS) && section.can_read(&["cost"]);
-    if u64::from(limit.cost) > quota.capacity() && is_known {
+    if limit.cost > quota.capacity() && is_known {
         let expected = format!("at least the cost, {}: no request would be admitted", limit.cost);
         at.fault(format!("`{units}`"), &expected);
     }

@@ -41,20 +41,20 @@ pub struct LimitPolicy {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Cost {
     /// A fixed cost.
-    Fixed(u32),
+    Fixed(u64),
     /// The value of a request header; 1 without the header.
     Header {
         /// The header.
         name: HeaderName,
         /// Maximum value; a higher one is an error.
-        max: u32,
+        max: u64,
     },
     /// 1 on admission, corrected to the value of a response header.
     Response {
         /// The header.
         name: HeaderName,
         /// Maximum charge; higher values are lowered to it.
-        max: u32,
+        max: u64,
     },
 }
 
@@ -118,7 +118,7 @@ pub struct PlannedCharge {
     /// The key to charge.
     pub key: Key,
     /// The cost, in units of the quota.
-    pub cost: u32,
+    pub cost: u64,
     /// The quota that applies.
     pub quota: QuotaChoice,
 }
@@ -154,7 +154,7 @@ pub enum ChargePlanError {
         /// The header.
         name: HeaderName,
         /// The maximum value.
-        max: u32,
+        max: u64,
     },
 }
 
@@ -206,7 +206,7 @@ impl LimitPolicy {
     fn add_with_cost(
         &self,
         limit_index: usize,
-        cost: u32,
+        cost: u64,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
         charges: &mut PlannedCharges,
@@ -366,7 +366,7 @@ fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
 
 impl Cost {
     /// The cost to charge on admission of a request with these headers.
-    fn request_cost(&self, headers: &Fields) -> Result<u32, ChargePlanError> {
+    fn request_cost(&self, headers: &Fields) -> Result<u64, ChargePlanError> {
         let (name, max) = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::Response { .. } => return Ok(1),
@@ -377,18 +377,18 @@ impl Cost {
         if values.next().is_some() {
             return Err(AmbiguousValue::Repeated(format!("header {name}")).into());
         }
-        let cost = parse_decimal(value).and_then(|cost| u32::try_from(cost).ok());
+        let cost = parse_decimal(value);
         let valid = cost.filter(|cost| (1..=max).contains(cost));
         valid.ok_or_else(|| ChargePlanError::Cost { name: name.clone(), max })
     }
 
     /// The cost in the response's header; `None` without a valid value.
-    pub fn response_cost(&self, headers: &Fields) -> Option<u32> {
+    pub fn response_cost(&self, headers: &Fields) -> Option<u64> {
         let Self::Response { name, max } = self else { return None };
         let mut values = headers.get_all(name);
         let value = values.next().filter(|_| values.next().is_none())?;
         let cost = parse_decimal(value)?;
-        Some(u32::try_from(cost).unwrap_or(u32::MAX).min(*max))
+        Some(cost.min(*max))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::section::Section;
 use crate::config;
-use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Quota, sliding_log};
+use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, MAX_UNITS, Quota, sliding_log};
 
 /// The largest quota of a `sliding_log` for which there is no note. Its log takes up to 80 KB per key.
-const LARGE_LOG: u32 = 10_000;
+const LARGE_LOG: u64 = 10_000;
 
 /// The keys from which a limit's quota is compiled.
 pub(super) const QUOTA_KEYS: [&str; 6] =
@@ -26,7 +26,7 @@ pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota
 }
 
 /// The quota of `limit` with `number` units. Faulty settings are replaced so that later checks still work.
-fn quota_of(limit: &config::LimitConfig, number: u32) -> Quota {
+fn quota_of(limit: &config::LimitConfig, number: u64) -> Quota {
     QuotaShape::of(limit).with_units(number)
 }
 
@@ -64,12 +64,11 @@ impl QuotaShape {
     }
 
     /// The quota with `number` units.
-    pub fn with_units(&self, number: u32) -> Quota {
+    pub fn with_units(&self, number: u64) -> Quota {
         let algorithm = match self.algorithm {
             Algorithm::LeakyBucket { max_wait } => {
-                let queue = self
-                    .max_queue
-                    .map_or(u64::MAX, |max| queue_wait(max, self.window, number.into()));
+                let queue =
+                    self.max_queue.map_or(u64::MAX, |max| queue_wait(max, self.window, number));
                 let wait = u64::from(max_wait).min(queue);
                 Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
             }
@@ -77,20 +76,48 @@ impl QuotaShape {
         };
         Quota::new(number, self.window, algorithm)
     }
+}
 
-    /// The largest number of units that can be counted exactly with the settings of `quota`.
-    pub fn max_units(&self, quota: &Quota) -> u64 {
-        MAX_QUOTA_MILLIS / counted_millis(quota).max(1)
+/// A quota that its algorithm cannot count exactly: what is wrong, and what was expected.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct TooManyUnits {
+    pub(super) what: String,
+    pub(super) expected: String,
+}
+
+impl TooManyUnits {
+    /// The fault of `quota`; `None` if it can be counted exactly.
+    pub(super) fn of(quota: &Quota) -> Option<Self> {
+        let own_bound = quota.algorithm.max_units();
+        let max = counted_millis(quota)
+            .map_or(own_bound, |millis| own_bound.min(MAX_QUOTA_MILLIS / millis.max(1)));
+        if quota.limit <= max {
+            return None;
+        }
+        let name = quota.algorithm.tag();
+        let shorter = match quota.algorithm {
+            Algorithm::TokenBucket if max < own_bound => ", a shorter window",
+            Algorithm::LeakyBucket { .. } if max < own_bound => ", a shorter window and max_wait",
+            _ => "",
+        };
+        Some(Self {
+            what: format!("`{}`, too large to count exactly with `{name}`", quota.limit),
+            expected: format!(
+                "at most {max}{shorter}, or `fixed_window` or `sliding_window`, which count up to {MAX_UNITS}"
+            ),
+        })
     }
 }
 
-/// Counters store each unit of the quota multiplied by this number of ms.
-fn counted_millis(quota: &Quota) -> u64 {
+/// The number of ms by which a bucket multiplies each unit of the quota; `None` if the algorithm counts units.
+fn counted_millis(quota: &Quota) -> Option<u64> {
     match quota.algorithm {
-        Algorithm::SlidingWindow { .. } => quota.sub_window(),
-        Algorithm::TokenBucket => quota.window,
-        Algorithm::LeakyBucket { max_wait } => quota.window.max(max_wait.into()),
-        Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::Concurrency => 1,
+        Algorithm::TokenBucket => Some(quota.window),
+        Algorithm::LeakyBucket { max_wait } => Some(quota.window.max(max_wait.into())),
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow
+        | Algorithm::Concurrency => None,
     }
 }
 
@@ -107,20 +134,10 @@ fn check_precision(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
     if !section.can_read(&QUOTA_KEYS) {
         return;
     }
-    let alternative = match quota.algorithm {
-        Algorithm::SlidingWindow { .. } => "shorter sub-windows (a higher resolution)",
-        Algorithm::TokenBucket => "a shorter window",
-        Algorithm::LeakyBucket { .. } => "a shorter window and max_wait",
-        Algorithm::SlidingLog => {
-            check_log(section, at, quota);
-            ""
-        }
-        Algorithm::FixedWindow | Algorithm::Concurrency => "",
-    };
-    let max = MAX_QUOTA_MILLIS / counted_millis(quota);
-    if u64::from(quota.limit) > max {
-        let what = format!("`{}`, too large to count exactly", quota.limit);
-        at.fault(what, &format!("at most {max}, or {alternative}"));
+    if let Some(TooManyUnits { what, expected }) = TooManyUnits::of(quota) {
+        at.fault(what, &expected);
+    } else if quota.algorithm == Algorithm::SlidingLog {
+        check_log(section, at, quota);
     }
 }
 
@@ -158,7 +175,7 @@ pub(super) fn alternative_quota(
     section: &Section<'_>,
     at: &Section<'_>,
     configured: &config::LimitConfig,
-    number: u32,
+    number: u64,
 ) -> Quota {
     let quota = quota_of(configured, number);
     check_precision(section, at, &quota);

@@ -45,6 +45,7 @@ pub(super) fn compile(
         config::Reserve::Fixed(units) => {
             let max = limit.quota.min(MAX_LEASED_UNITS);
             let expected = format!("off, auto, or 1 to {max}");
+            let units = u64::from(units);
             at.ensure(units <= max, &format!("`{units}`"), &expected);
             LeaseSize::Units(units)
         }

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 
 use super::{Action, Snapshot};
 use crate::config;
-use crate::limit::{MAX_QUOTA_MILLIS, leaky_bucket};
+use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_UNITS, leaky_bucket};
 
 const GOOD: &str = "\
 listen: [{address: 127.0.0.1:80}]
@@ -202,10 +202,22 @@ routes: [{name: a, match: {path: /}, upstream: a}]
 #[test]
 fn faulty_limits_are_refused() {
     let name = "expected a name of 1 to 64 letters, digits, `_`, `.` or `-`";
+    let too_large = |at: &str, quota: u64, algorithm: &str, most: &str| {
+        format!(
+            "{at}: `{quota}`, too large to count exactly with `{algorithm}`, expected at most {most}, or `fixed_window` or `sliding_window`, which count up to 9007199254740991"
+        )
+    };
     let cases = [
         ("one: {quota: 5, window: 10s, resolution: 7}", "6:44: `7` sub-windows of 10s, expected a resolution from 1 to 60 that divides the window, such as 5 or 8".to_owned()),
-        ("one: {quota: 4294967295, window: 8784h, resolution: 1}", "6:16: `4294967295`, too large to count exactly, expected at most 142418, or shorter sub-windows (a higher resolution)".to_owned()),
-        ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", "6:41: `2000000000`, too large to count exactly, expected at most 1250999896, or a shorter window".to_owned()),
+        ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", too_large("6:41", 2_000_000_000, "token_bucket", "1250999896, a shorter window")),
+        ("one: {algorithm: token_bucket, quota: 5000000000, window: 1s}", too_large("6:41", 5_000_000_000, "token_bucket", "4294967295")),
+        ("one: {algorithm: leaky_bucket, quota: 2000000000, window: 1h, max_wait: 1s}", too_large("6:41", 2_000_000_000, "leaky_bucket", "1250999896, a shorter window and max_wait")),
+        ("one: {algorithm: leaky_bucket, quota: 4294967296, window: 1s}", too_large("6:41", 1 << 32, "leaky_bucket", "4294967295")),
+        ("one: {algorithm: sliding_log, quota: 4294967296, window: 1s}", too_large("6:40", 1 << 32, "sliding_log", "4294967295")),
+        ("one: {algorithm: concurrency, quota: 4294967296, window: 1s}", too_large("6:40", 1 << 32, "concurrency", "4294967295")),
+        ("one: {algorithm: concurrency, quota: 4, window: 1s, candidate: {quota: 4294967296}}", too_large("6:74", 1 << 32, "concurrency", "4294967295")),
+        ("one: {algorithm: sliding_log, quota: 4, window: 1s, tiers: [{match: {part: header:a, values: [b]}, quota: 4294967296}]}", too_large("6:109", 1 << 32, "sliding_log", "4294967295")),
+        ("one: {quota: 9007199254740992, window: 1h}", "6:16: `9007199254740992`, expected a whole number from 1 to 9007199254740991".to_owned()),
         ("one: {algorithm: sliding_log, quota: 5, window: 600h}", "6:51: too long for sliding_log, expected at most 596h".to_owned()),
         ("one: {algorithm: fixed_window, quota: 5, window: 10s, resolution: 5}", "6:69: `resolution` with `fixed_window`, expected it only with `sliding_window`".to_owned()),
         ("one: {algorithm: sliding_log, quota: 5, window: 10s, strict: true}", "6:64: `strict` with `sliding_log`, expected it only with `sliding_window`".to_owned()),
@@ -395,20 +407,29 @@ proptest! {
     /// No numbers cause a panic, and every accepted quota can be counted exactly.
     #[test]
     fn an_accepted_quota_can_be_counted(
-        quota in prop_oneof![0..10u64, any::<u32>().prop_map(u64::from), any::<u64>()],
+        quota in prop_oneof![0..10u64, any::<u32>().prop_map(u64::from), 1..=MAX_UNITS, any::<u64>()],
         window in prop_oneof![0..100u64, 0..=8784 * 3_600_000u64],
         resolution in proptest::option::of(prop_oneof![0..70u32, any::<u32>()]),
+        algorithm in prop::sample::select(Algorithm::all(1, 0).map(Algorithm::tag).to_vec()),
     ) {
-        let resolution = resolution.map_or("~".to_owned(), |k| k.to_string());
-        let limit = format!("{{quota: {quota}, window: {window}ms, resolution: {resolution}}}");
+        let resolution = match resolution.filter(|_| algorithm == "sliding_window") {
+            Some(resolution) => format!(", resolution: {resolution}"),
+            None => String::new(),
+        };
+        let limit = format!("{{algorithm: {algorithm}, quota: {quota}, window: {window}ms{resolution}}}");
         let text = GOOD.replace("{quota: 5, window: 10s}", &limit);
         let loaded = config::parse("t.yaml", &text);
+        if algorithm == "fixed_window" && window > 0 && (1..=MAX_UNITS).contains(&quota) {
+            prop_assert!(loaded.as_ref().is_ok_and(|loaded| Snapshot::compile(loaded).is_ok()));
+        }
         if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded)) {
             let quota = snapshot.limits[0].limit.quota;
             prop_assert!(quota.limit > 0 && quota.sub_window() > 0);
             prop_assert_eq!(quota.sub_window() * u64::from(quota.algorithm.resolution()), window);
-            let product = u128::from(quota.limit) * u128::from(quota.sub_window());
-            prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS));
+            prop_assert!(quota.limit <= quota.algorithm.max_units());
+            let product = u128::from(quota.limit) * u128::from(quota.window);
+            let is_bucket = algorithm.ends_with("bucket");
+            prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS) || !is_bucket);
         }
     }
 }

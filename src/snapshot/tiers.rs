@@ -25,7 +25,7 @@ pub(super) fn compile(
             config::TierQuota::Units(units) => units,
         };
         let quota = alternative_quota(section, &at.at("quota"), configured, units);
-        if u64::from(limit.cost) > quota.capacity()
+        if limit.cost > quota.capacity()
             && section.can_read(&QUOTA_KEYS)
             && section.can_read(&["cost"])
         {
@@ -154,14 +154,14 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
                 );
             }
         }
-        for quota in ["none", "0", "4294967296", "-1", "'5'", "Unlimited"] {
+        for quota in ["none", "0", "9007199254740992", "-1", "'5'", "Unlimited"] {
             let text = tiers.replace("unlimited", quota);
             let faults = config::parse(
                 "t.yaml",
                 &format!("limits: {{one: {{quota: 5, window: 10s, {text}}}}}\n"),
             );
             let faults = faults.unwrap_err().to_string();
-            assert!(faults.contains("4294967295, or unlimited"), "{quota}: {faults}");
+            assert!(faults.contains("9007199254740991, or unlimited"), "{quota}: {faults}");
         }
     }
 

@@ -98,7 +98,7 @@ impl CorrectionQueue {
     fn count_lost(&self, pending: &PendingCorrection) {
         match pending.reason {
             CorrectionReason::UnspentUnits => {
-                self.lost_units.fetch_add(pending.change.cost().into(), Relaxed);
+                self.lost_units.fetch_add(pending.change.cost(), Relaxed);
             }
             CorrectionReason::Request => {
                 self.dropped.fetch_add(1, Relaxed);

@@ -118,7 +118,7 @@ struct DenyEntry {
     /// The store's time of the decision, in ms.
     decided_at: StoreTime,
     decision: Decision,
-    cost: u32,
+    cost: u64,
 }
 
 impl CacheSet {
@@ -305,7 +305,7 @@ impl DenyCache {
 
 impl CacheSet {
     /// The entry of this record, quota and cost.
-    fn position(&self, id: RecordId, cost: u32) -> Option<usize> {
+    fn position(&self, id: RecordId, cost: u64) -> Option<usize> {
         let is_same = |&way: &usize| {
             let is_same = |entry: &DenyEntry| entry.quota_id == id.quota_id && entry.cost == cost;
             self.records[way] == id.record && self.entries[way].as_ref().is_some_and(is_same)
@@ -326,13 +326,13 @@ impl CacheSet {
     fn find(
         &self,
         id: RecordId,
-        cost: u32,
+        cost: u64,
         monotonic: MonotonicTime,
         is_valid: impl Fn(&DenyEntry) -> bool,
     ) -> Option<Denial> {
         let denial = |way: usize| {
             let entry = self.entries[way].as_ref().filter(|entry| is_valid(entry))?;
-            let is_above_quota = u64::from(cost) > entry.decision.limit;
+            let is_above_quota = cost > entry.decision.limit;
             let is_same = self.records[way] == id.record && entry.quota_id == id.quota_id;
             if !is_same || (entry.cost != cost && !is_above_quota) {
                 return None;

@@ -292,7 +292,7 @@ struct LeaseOrigin {
     leases: Arc<QuotaLeases>,
     limit: Arc<Limit>,
     key: Key,
-    cost: u32,
+    cost: u64,
     clock: Clock,
 }
 
@@ -303,7 +303,7 @@ pub(super) struct QueuedRequest {
 }
 
 impl LeaseWaiter for QueuedRequest {
-    fn cost(&self) -> u32 {
+    fn cost(&self) -> u64 {
         self.source.cost
     }
 

@@ -19,8 +19,8 @@ use super::record_id::record_id;
 use crate::{
     clock::StoreTime,
     limit::{
-        Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Quota, StoreDecision,
-        Verdict,
+        Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, MAX_UNITS, Quota,
+        StoreDecision, Verdict,
     },
 };
 
@@ -41,7 +41,7 @@ const SLOTS_PER_LOCK: usize = 1_024;
 struct JointCharge {
     charge: RecordCharge,
     /// The cost of this charge plus all earlier ones on the same record.
-    running_cost: u32,
+    running_cost: u64,
     decision: Option<Decision>,
 }
 
@@ -108,7 +108,7 @@ impl MemoryStore {
             let (before, rest) = charges.split_at_mut(index);
             let same = before.iter().filter(|other| other.charge.id == rest[0].charge.id);
             rest[0].running_cost =
-                same.fold(rest[0].charge.cost, |sum, c| sum.saturating_add(c.charge.cost));
+                same.fold(rest[0].charge.cost, |sum, other| add_costs(sum, other.charge.cost));
         }
         let mut shards: SmallVec<[usize; 4]> =
             charges.iter().map(|joint| self.shard_of(joint.charge.id)).collect();
@@ -233,11 +233,11 @@ fn nonzero_record_id(limit: &Limit, key: Key) -> u128 {
 }
 
 /// The share of a quota that one of `gateways` enforces by itself, for a request of `cost`.
-fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
+fn share(quota: Quota, cost: u64, gateways: u32) -> Quota {
     if gateways <= 1 {
         return quota;
     }
-    let limit = quota.limit.div_ceil(gateways);
+    let limit = quota.limit.div_ceil(gateways.into());
     match quota.algorithm {
         Algorithm::LeakyBucket { max_wait } => {
             let max_wait = max_wait.max(needed_max_wait(&quota, limit, cost));
@@ -257,24 +257,29 @@ fn share(quota: Quota, cost: u32, gateways: u32) -> Quota {
 /// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of `cost`; 0 if
 /// the request does not fit into the whole quota. It may exceed the configured `max_wait`, but only for later slots
 /// of the request: it waits for its first slot alone, which begins in time.
-fn needed_max_wait(quota: &Quota, rate: u32, cost: u32) -> u32 {
-    if u64::from(cost) > quota.capacity() {
+fn needed_max_wait(quota: &Quota, rate: u64, cost: u64) -> u32 {
+    if cost > quota.capacity() {
         return 0;
     }
-    let last = (u64::from(cost.max(1)) - 1) * quota.window;
-    u32::try_from(last.div_ceil(rate.into())).unwrap_or(u32::MAX)
+    let last = (cost.max(1) - 1).saturating_mul(quota.window);
+    u32::try_from(last.div_ceil(rate)).unwrap_or(u32::MAX)
+}
+
+/// The sum of two costs, or more than any quota if it is above the largest quota.
+fn add_costs(one: u64, other: u64) -> u64 {
+    one.saturating_add(other).min(MAX_UNITS + 1)
 }
 
 /// The total cost that a request charges to the record of `charge`.
-fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
+fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u64 {
     let id = |charge: &Charge<'_>| nonzero_record_id(charge.limit, charge.key);
     let of_record = charges.iter().filter(|other| id(other) == id(charge));
-    of_record.fold(0, |sum, other| sum.saturating_add(other.cost))
+    of_record.fold(0, |sum, other| add_costs(sum, other.cost))
 }
 
 impl RecordCharge {
     /// The charge of one record, with a share of the quota that is large enough for `min_cost`.
-    fn new(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> Self {
+    fn new(charge: &Charge<'_>, min_cost: u64, gateways: u32) -> Self {
         let Limit { quota, enforce, .. } = **charge.limit;
         let quota = share(quota, min_cost, gateways);
         let id = nonzero_record_id(charge.limit, charge.key);

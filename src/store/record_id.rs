@@ -1,7 +1,7 @@
 //! Record ids: the local and the shared id of a caller's record under a limit, and an id of its quota.
 
 use crate::{
-    limit::{Key, Limit, Quota},
+    limit::{Algorithm, Key, Limit, Quota},
     mix,
 };
 
@@ -39,9 +39,17 @@ pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity.hash()
 }
 
-/// A distinct number for each quota of a record. A strict quota has the complement as its number. It collides
-/// with no other number, because only sliding windows are strict, and their `max_wait` is 0.
+/// A distinct number for each quota of a record, whose algorithm never changes. A strict quota has the complement
+/// as its number, which exceeds every number of units.
 fn quota_id(quota: &Quota) -> u64 {
-    let number = u64::from(quota.limit) << 32 | u64::from(quota.algorithm.max_wait());
+    let number = match quota.algorithm {
+        // A leaky bucket has at most 2^32 - 1 units.
+        Algorithm::LeakyBucket { max_wait } => quota.limit << 32 | u64::from(max_wait),
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::FixedWindow
+        | Algorithm::TokenBucket
+        | Algorithm::Concurrency => quota.limit,
+    };
     if quota.algorithm.is_strict() { !number } else { number }
 }

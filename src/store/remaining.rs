@@ -9,7 +9,7 @@ pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdic
     add_leased(store, charges, verdict, |charge, decision, leased| {
         let used = decision.used.saturating_sub(leased);
         raise_remaining(decision, decision.limit.saturating_sub(used));
-        if decision.remaining >= charge.cost.into() {
+        if decision.remaining >= charge.cost {
             (decision.admitted, decision.retry_at) = (true, None);
         }
     });
@@ -20,7 +20,7 @@ pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdic
 pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
     add_leased(store, charges, verdict, |charge, decision, leased| {
         if !decision.admitted {
-            let max = u64::from(charge.cost).saturating_sub(1);
+            let max = charge.cost.saturating_sub(1);
             raise_remaining(decision, (decision.remaining + leased).min(max));
         }
     });
@@ -41,7 +41,7 @@ fn add_leased(
         {
             let leased = store.leases.spendable(charge.limit, charge.key, monotonic);
             if leased > 0 {
-                add(charge, decision, leased.into());
+                add(charge, decision, leased);
             }
         }
     }

@@ -34,7 +34,7 @@
 //!
 //! struct Request;
 //! impl LeaseWaiter for Request {
-//!     fn cost(&self) -> u32 {
+//!     fn cost(&self) -> u64 {
 //!         1
 //!     }
 //!     fn serve(self, outcome: WaiterOutcome) -> bool {

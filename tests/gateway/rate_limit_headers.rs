@@ -17,6 +17,8 @@ use tidegate::clock::{Clock, StoreTime};
 mod forms;
 /// Random histories.
 mod histories;
+/// Quotas up to 2^53 - 1.
+mod large_quotas;
 /// Reloads that change a quota.
 mod quota_changes;
 

@@ -41,12 +41,12 @@ routes:
 ";
 
 /// Timeouts so long that a machine that is busy with other tests does not look like a lost Redis.
-fn start(redis: &RedisServer, quota: u32) -> Gateway {
+fn start(redis: &RedisServer, quota: u64) -> Gateway {
     start_with(redis, quota, Duration::from_secs(5))
 }
 
 /// The same with a short `timeout`, for a Redis that will hang.
-fn start_with(redis: &RedisServer, quota: u32, timeout: Duration) -> Gateway {
+fn start_with(redis: &RedisServer, quota: u64, timeout: Duration) -> Gateway {
     let (quota, timeout) = (quota.to_string(), timeout.as_millis().to_string());
     let values = [("redis", redis.url()), ("quota", quota), ("timeout", timeout)];
     Gateway::start(&fill(EACH_POLICY, values))

@@ -167,7 +167,7 @@ fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
     // A lease has at most the whole quota.
     for reserve in ["off", "quota"] {
         let redis = RedisServer::start();
-        let yaml = |quota: u32| {
+        let yaml = |quota: u64| {
             let reserve = reserve.replace("quota", &quota.to_string());
             let values =
                 [("redis", redis.url()), ("quota", quota.to_string()), ("reserve", reserve)];

@@ -44,7 +44,7 @@ fn five_threads_fetch_five_batches() {
     complete_all(&mut store, fetch, 11);
     assert!(first.is_admitted() && others.iter().all(lease_registry::Thread::is_admitted));
     assert_eq!(store.calls, 1);
-    assert_eq!(u64::from(store.charged) - 5 * 20, gateway.leases.stats().outstanding);
+    assert_eq!(store.charged - 5 * 20, gateway.leases.stats().outstanding);
     assert_eq!(store.charged, 120, "the need of one request, and one batch");
 }
 

@@ -20,7 +20,7 @@ struct Plan {
     limit: Arc<Limit>,
     keys: usize,
     /// The largest cost of a request.
-    max_cost: u32,
+    max_cost: u64,
     requests: usize,
     /// The time over which requests arrive, in ms.
     duration: u64,
@@ -57,7 +57,7 @@ impl Plan {
             _ => Some(6),
         };
         let most = [10, 100, 300][rng.below(3) as usize];
-        let quota = 1 + rng.below(most) as u32;
+        let quota = 1 + rng.below(most);
         let algorithm = match resolution {
             None => Algorithm::FixedWindow,
             Some(resolution) => Algorithm::SlidingWindow { resolution, strict: rng.one_in(3) },
@@ -65,7 +65,7 @@ impl Plan {
         let quota = Quota::new(quota, window, algorithm);
         let lease_size = match rng.below(2) {
             0 => LeaseSize::Auto,
-            _ => LeaseSize::Units(1 + rng.below(20) as u32),
+            _ => LeaseSize::Units(1 + rng.below(20)),
         };
         Self {
             seed,
@@ -115,10 +115,10 @@ fn bounds_hold_and_units_balance_in_other_runs() {
 }
 
 /// The quota of the efficiency runs.
-const LARGE: u32 = 100_000;
+const LARGE: u64 = 100_000;
 
 /// A demand of 1.3 quotas in one window.
-fn overload(gateways: usize, is_skewed: bool, quota: u32, lease_size: LeaseSize) -> Plan {
+fn overload(gateways: usize, is_skewed: bool, quota: u64, lease_size: LeaseSize) -> Plan {
     let requests = quota as usize * 13 / 10;
     let quota = Quota::sliding(quota, 60_000, 6);
     Plan {
@@ -146,7 +146,7 @@ fn overload(gateways: usize, is_skewed: bool, quota: u32, lease_size: LeaseSize)
 /// requests.
 fn measure_efficiency(plan: Plan) -> (f64, f64) {
     let world = World::new(plan).run();
-    let quota = f64::from(world.plan.limit.quota.limit);
+    let quota = world.plan.limit.quota.limit as f64;
     let first = world.first_refusal.expect("the demand is above the quota") as f64;
     let calls = world.store_calls as f64 / world.plan.requests as f64;
     (100.0 * first / quota, 100.0 * calls)
@@ -199,7 +199,7 @@ fn leases_for_expensive_requests_refuse_no_others() {
         let worlds = (0..200).map(|seed| World::new(Plan { seed, ..plan.clone() }).run());
         let most = worlds.map(|world| world.max_unspent_at_refusal).max().expect("a run");
         println!("mixed costs, {gateways} gateways: {most} of {} unspent at a refusal", LARGE / 10);
-        assert!(most <= u64::from(LARGE / 1_000), "{gateways}: {most}");
+        assert!(most <= (LARGE / 1_000), "{gateways}: {most}");
     }
 }
 

@@ -56,11 +56,11 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn charge(&self, cost: u32) -> Charge<'_> {
+    fn charge(&self, cost: u64) -> Charge<'_> {
         Charge { limit: &self.limit, key: Key(1), cost }
     }
 
-    async fn decide(&self, cost: u32) -> Decision {
+    async fn decide(&self, cost: u64) -> Decision {
         let verdict = self.handle.charge(&[self.charge(cost)], self.clock.store_time()).await;
         let verdict = verdict.expect("a local policy");
         assert!(!verdict.is_fallback(), "{}", self.label);
@@ -80,7 +80,7 @@ impl Fixture {
     }
 
     /// Changes the quota, as a reload does.
-    fn reloaded(mut self, quota: u32) -> Self {
+    fn reloaded(mut self, quota: u64) -> Self {
         Arc::make_mut(&mut self.limit).quota.limit = quota;
         self
     }
@@ -201,11 +201,11 @@ async fn a_reload_keeps_the_usage() {
                 .decision(0);
             if fixture.delays {
                 // A leaky bucket counts time: 2.5 s later, 45.5 of the 48 s in use are left.
-                let room = (54_000 - 45_500) * u64::from(quota) / 60_000 + 1;
+                let room = (54_000 - 45_500) * quota / 60_000 + 1;
                 assert_eq!(after.remaining, room, "{} {quota}", fixture.label);
             } else {
                 assert_eq!(after.used, used, "{} {quota}", fixture.label);
-                let left = u64::from(quota).saturating_sub(used);
+                let left = quota.saturating_sub(used);
                 assert_eq!(after.remaining, left, "{} {quota}", fixture.label);
             }
         }

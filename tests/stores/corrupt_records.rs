@@ -4,15 +4,15 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ADJUST, CHARGE, PEEK, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, MAX_LEASED_UNITS};
+use tidegate::limit::{Algorithm, MAX_LEASED_UNITS, MAX_UNITS};
 
 const NOW: u64 = crate::support::NOW.as_unix_ms();
 
 /// The largest number in a reply: larger ones are not exact in Lua.
 const MAX_NUMBER: i64 = 1 << 53;
 
-/// Quotas for a window of 60 s: a small one and the largest.
-const QUOTAS: [u32; 2] = [100, u32::MAX];
+/// Quotas for a window of 60 s: a small one, the largest of every algorithm, and the largest of windows.
+const QUOTAS: [u64; 3] = [100, u32::MAX as u64, MAX_UNITS];
 
 /// A value that is not a record.
 #[derive(Clone, Debug)]
@@ -29,9 +29,18 @@ fn any_time() -> impl Strategy<Value = u64> {
 
 /// Bytes, often as long as a record, with times and numbers in place of its fields.
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let length = prop_oneof![Just(10), Just(26), Just(40), Just(30), Just(32), 0_usize..80];
+    let length = prop_oneof![
+        Just(10),
+        Just(13),
+        Just(26),
+        Just(40),
+        Just(30),
+        Just(32),
+        Just(61),
+        0_usize..80
+    ];
     let random = prop::collection::vec(any::<u8>(), 80);
-    let number = prop_oneof![Just(0), prop::sample::select(&QUOTAS[..]), any::<u32>()];
+    let number = prop_oneof![Just(0), Just(100), Just(u32::MAX), any::<u32>()];
     (random, length, prop::collection::vec(any_time(), 3), number, 0_u8..4).prop_map(
         |(mut bytes, length, times, number, shape)| {
             let mut put = |at: usize, value: &[u8]| {
@@ -125,10 +134,10 @@ struct Scripts {
 /// One call: the script, the cost, and the time of an adjusted charge.
 #[derive(Clone, Debug)]
 enum ScriptCall {
-    Charge(u32),
-    Peek(u32),
-    Adjust(u32, i64),
-    Acquire(u32),
+    Charge(u64),
+    Peek(u64),
+    Adjust(u64, i64),
+    Acquire(u64),
 }
 
 fn any_calls() -> impl Strategy<Value = Vec<ScriptCall>> {
@@ -137,7 +146,8 @@ fn any_calls() -> impl Strategy<Value = Vec<ScriptCall>> {
         (NOW - 70_000..NOW + 70_000).prop_map(u64::cast_signed),
         (NOW - 70_000..NOW + 70_000).prop_map(|at| -2 - at.cast_signed()),
     ];
-    let cost = || prop_oneof![4 => 1_u32..9, 1 => any::<u32>()];
+    let cost =
+        || prop_oneof![4 => 1_u64..9, 1 => any::<u32>().prop_map(u64::from), 1 => 1..=MAX_UNITS];
     let call = prop_oneof![
         cost().prop_map(ScriptCall::Charge),
         cost().prop_map(ScriptCall::Peek),
@@ -158,7 +168,7 @@ impl Scripts {
     fn call(
         &mut self,
         key: &str,
-        (algorithm, quota): (Algorithm, u32),
+        (algorithm, quota): (Algorithm, u64),
         now: u64,
         call: &ScriptCall,
     ) -> Option<RedisResult<Vec<i64>>> {
@@ -167,7 +177,9 @@ impl Scripts {
             ScriptCall::Peek(cost) => (&mut self.peek, cost, vec![]),
             ScriptCall::Adjust(cost, at) => (&mut self.adjust, cost, vec![at]),
             ScriptCall::Acquire(_) if !algorithm.can_lease() => return None,
-            ScriptCall::Acquire(extra) => (&mut self.acquire, 1, vec![1, extra.into(), 4, 0, 0]),
+            ScriptCall::Acquire(extra) => {
+                (&mut self.acquire, 1, vec![1, extra.cast_signed(), 4, 0, 0])
+            }
         };
         let mut command = caller.command();
         command.arg(1).arg(key).arg(now).arg(algorithm.tag()).arg(cost);
@@ -187,6 +199,7 @@ fn scripts_return_valid_replies_for_corrupt_records() {
     let config = ProptestConfig { cases: 3_000, ..ProptestConfig::default() };
     proptest!(config, |(foreign in any_foreign_value(), calls in any_calls(), algorithm in algorithms, quota in quotas)| {
         let mut scripts = scripts.borrow_mut();
+        let quota = quota.min(algorithm.max_units());
         number.set(number.get() + 1);
         let key = number.get().to_string();
         plant(&mut scripts.charge.connection, &key, &foreign);

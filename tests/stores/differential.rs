@@ -5,7 +5,8 @@ use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
     clock::{Clock, StoreTime},
     limit::{
-        Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS, Quota,
+        Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS,
+        MAX_UNITS, Quota, sliding_log,
     },
     store::{CounterStore, StoreHandle, memory::MemoryStore},
 };
@@ -23,7 +24,7 @@ enum Step {
     /// The clock is set back.
     SetBack { by: u64 },
     /// A reload changes one limit.
-    Reload { limit: usize, quota: u32, max_wait: u32, strict: bool },
+    Reload { limit: usize, quota: u64, max_wait: u32, strict: bool },
 }
 
 /// A charge of the limit with an index.
@@ -31,7 +32,7 @@ enum Step {
 struct ChargeStep {
     limit: usize,
     caller: u128,
-    cost: u32,
+    cost: u64,
 }
 
 /// An adjustment of the limit with an index.
@@ -46,13 +47,13 @@ struct AdjustStep {
 #[derive(Clone, Copy, Debug)]
 enum AdjustKind {
     /// A partial refund of the charge of an earlier request.
-    Refund { requests_ago: usize, cost: u32 },
+    Refund { requests_ago: usize, cost: u64 },
     /// A full refund of an admitted charge, of any limit and caller.
     RefundAdmitted { nth: usize },
     /// A refund of a charge that was never made.
-    RefundUnmade { ms_ago: u64, cost: u32 },
+    RefundUnmade { ms_ago: u64, cost: u64 },
     /// An additional charge.
-    Overdraw { cost: u32 },
+    Overdraw { cost: u64 },
 }
 
 /// An admitted charge, at its own time or its slot's.
@@ -60,7 +61,7 @@ struct AdmittedCharge {
     limit: usize,
     caller: u128,
     charged_at: StoreTime,
-    cost: u32,
+    cost: u64,
 }
 
 /// The algorithm, strict or not if it is a sliding window.
@@ -73,22 +74,47 @@ fn with_strictness(algorithm: Algorithm, strict: bool) -> Algorithm {
     }
 }
 
+/// Units of a quota: few, many, around 2^32, where records become wider, and up to the largest.
+fn any_quota() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => 1_u64..30,
+        1 => 1_000_000..=1_u64 << 30,
+        1 => (1_u64 << 32) - 5..(1 << 32) + 30,
+        2 => MAX_UNITS / 2..=MAX_UNITS,
+        1 => MAX_UNITS - 5..=MAX_UNITS,
+    ]
+}
+
+/// The quota, or the largest that its algorithm counts exactly.
+fn countable(mut quota: Quota) -> Quota {
+    if quota.algorithm == Algorithm::SlidingLog {
+        quota.window = quota.window.min(sliding_log::MAX_WINDOW);
+    }
+    let most = match quota.algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => {
+            MAX_QUOTA_MILLIS / quota.window.max(quota.algorithm.max_wait().into())
+        }
+        _ => MAX_UNITS,
+    };
+    Quota { limit: quota.limit.min(most).min(quota.algorithm.max_units()).max(1), ..quota }
+}
+
 fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
-    let sub_windows = prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000]);
-    let quota = prop_oneof![8 => 1_u32..30, 1 => 1_000_000_u32..=u32::MAX / 4];
+    // The longest is a sixth of 30 days.
+    let sub_windows =
+        prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000, 432_000_000]);
+    let quota = any_quota();
     let waits = prop_oneof![Just(0_u32), 1_u32..100, 1_u32..100_000];
     let enforced = prop::bool::weighted(0.7);
     let one = (0_usize..6, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
     prop::collection::vec(one, 1..5).prop_map(|all| {
-        type One = (usize, u32, u64, u32, u32, bool, bool);
+        type One = (usize, u64, u64, u32, u32, bool, bool);
         let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
             let algorithm =
                 with_strictness(Algorithm::all(resolution, max_wait)[algorithm], strict);
-            let mut quota = Quota::new(quota, sub_window * u64::from(resolution), algorithm);
-            let most = MAX_QUOTA_MILLIS / quota.sub_window().max(max_wait.into());
-            quota.limit = u32::try_from(most).unwrap_or(u32::MAX).min(quota.limit);
+            let quota = countable(Quota::new(quota, sub_window * u64::from(resolution), algorithm));
             Arc::new(Limit { quota, enforce, ..Limit::clone(&limit(&format!("limit-{index}"), 1)) })
         };
         all.into_iter().enumerate().map(compile).collect()
@@ -100,17 +126,24 @@ fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> 
     let scale = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
     let cost = prop_oneof![
-        6 => Just(1_u32),
-        3 => 1_u32..6,
-        2 => 1..=largest.saturating_add(1),
-        1 => Just(0_u32),
+        6 => Just(1_u64),
+        3 => 1_u64..6,
+        2 => 1..=(largest + 1).min(MAX_UNITS),
+        2 => (1..=largest).prop_map(|cost| cost / 3),
+        1 => Just(0_u64),
+        1 => Just(MAX_UNITS),
     ];
-    let overdraw = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
+    let overdraw = prop_oneof![
+        8 => 1_u64..6,
+        1 => any::<u32>().prop_map(u64::from),
+        1 => (1..=largest).prop_map(|cost| cost / 4),
+        1 => 1..=MAX_UNITS,
+    ];
     let adjust_kinds = prop_oneof![
-        4 => (0_usize..4, 1_u32..6)
+        4 => (0_usize..4, prop_oneof![4 => 1_u64..6, 1 => 1..=largest])
             .prop_map(|(requests_ago, cost)| AdjustKind::Refund { requests_ago, cost }),
         6 => any::<usize>().prop_map(|nth| AdjustKind::RefundAdmitted { nth }),
-        2 => (0..scale * 8, 1_u32..6)
+        2 => (0..scale * 8, prop_oneof![4 => 1_u64..6, 1 => 1..=largest])
             .prop_map(|(ms_ago, cost)| AdjustKind::RefundUnmade { ms_ago, cost }),
         1 => overdraw.prop_map(|cost| AdjustKind::Overdraw { cost }),
     ];
@@ -124,7 +157,8 @@ fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> 
     let charges = prop::collection::vec(charge, 1..4);
     let adjustments = prop::collection::vec(adjustment, 1..3);
     let delay = || prop_oneof![3 => 0..=scale / 3, 2 => 0..=scale * 2, 1 => 0..=scale * 20];
-    let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
+    let quotas = prop_oneof![2 => 1_u64..40, 1 => any_quota()];
+    let reload = (0..count, quotas, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
             20 => (delay(), charges)
@@ -197,7 +231,7 @@ impl StorePair<'_> {
         let mut requested = requested.to_vec();
         let change = |step: &mut AdjustStep| match step.kind {
             AdjustKind::RefundAdmitted { nth } if self.admitted.is_empty() => {
-                Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
+                Change::Refund { charged_at: self.now, cost: nth as u64 % 5 }
             }
             AdjustKind::RefundAdmitted { nth } => {
                 let charge = self.admitted.swap_remove(nth % self.admitted.len());
@@ -245,7 +279,7 @@ impl StorePair<'_> {
                         Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait },
                         other => other,
                     };
-                    let quota = Quota { limit: quota, algorithm, ..old };
+                    let quota = countable(Quota { limit: quota, algorithm, ..old });
                     Arc::make_mut(&mut limits[limit]).quota = quota;
                 }
             }
@@ -303,22 +337,85 @@ fn the_largest_quotas_are_exact_in_lua() {
         for max_wait in [0, 7, (1 << 20) - 1] {
             for algorithm in Algorithm::all(1, max_wait) {
                 // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
-                let quota = Quota::new(u32::MAX, (1 << 20) - 1, algorithm);
+                let quota = Quota::new(u32::MAX.into(), (1 << 20) - 1, algorithm);
                 let name = format!("{}-{max_wait}", algorithm.tag());
                 let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
-                for (step, cost) in
-                    [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
-                {
+                for (step, cost) in [
+                    (0, u64::from(u32::MAX)),
+                    (0, 1),
+                    (1_048_575, 1),
+                    (1, 4_097),
+                    (7, 9),
+                    (524_287, 3),
+                ] {
                     clock.set(clock.store_time() + step);
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
                     let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
                     assert_eq!(memory.charge(&charges, clock.store_time()), in_redis);
-                    let change = Change::Overdraw { cost: u32::MAX };
+                    let change = Change::Overdraw { cost: u64::MAX };
                     let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
                     let in_redis =
                         handle.adjust(&adjustments, DecisionSource::Store, StoreTime::ZERO).await;
                     let in_memory = memory.adjust(&adjustments[0], clock.store_time(), 1);
                     assert_eq!(in_memory, in_redis.decision(0));
+                }
+            }
+        }
+        assert_eq!(counter_store.stats().failures, [0; 5]);
+    });
+}
+
+/// A window of `window` ms, with the largest quota: each step is (delay in ms, cost).
+fn largest_windows() -> [(Quota, [(u64, u64); 7]); 4] {
+    let month = 30 * 86_400_000_u64;
+    let steps = |step: u64| {
+        [
+            (0, MAX_UNITS),
+            (0, 1),
+            (step / 3, 1),
+            (step * 2 / 3 + 1, MAX_UNITS / 3),
+            (step * 5, 4_097),
+            (step * 2 / 3, MAX_UNITS - 1),
+            (step / 7, MAX_UNITS / 7),
+        ]
+    };
+    [
+        (Quota::new(MAX_UNITS, month, Algorithm::FixedWindow), steps(month / 6)),
+        (Quota::sliding(MAX_UNITS, month, 6), steps(month / 6)),
+        (Quota::sliding(MAX_UNITS, month, 1), steps(month)),
+        (Quota::sliding(MAX_UNITS, 366 * 86_400_000, 1), steps(366 * 86_400_000)),
+    ]
+}
+
+#[test]
+fn quotas_of_2_to_the_53rd_are_exact_in_lua() {
+    let redis = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::manual(NOW);
+        let counter_store = counter_store(&redis, clock.clone());
+        let handle = counter_store.worker();
+        let memory = MemoryStore::new(1_000);
+        for (index, (quota, steps)) in largest_windows().into_iter().enumerate() {
+            let name = format!("largest-{index}");
+            let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
+            for (step, cost) in steps {
+                clock.set(clock.store_time() + step);
+                counter_store.clear_deny_cache();
+                let charges = [Charge { limit: &limit, key: Key(1), cost }];
+                let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
+                assert_eq!(memory.charge(&charges, clock.store_time()), in_redis, "{quota:?}");
+                for change in [
+                    Change::Overdraw { cost: MAX_UNITS - 2 },
+                    Change::Refund { charged_at: clock.store_time(), cost: MAX_UNITS / 2 + 1 },
+                ] {
+                    let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
+                    let in_redis =
+                        handle.adjust(&adjustments, DecisionSource::Store, StoreTime::ZERO).await;
+                    let in_memory = memory.adjust(&adjustments[0], clock.store_time(), 1);
+                    assert_eq!(in_memory, in_redis.decision(0), "{quota:?} {change:?}");
+                    let used = in_memory.used;
+                    assert!(used > u32::MAX.into() && used <= MAX_UNITS, "{used}");
                 }
             }
         }
@@ -341,7 +438,7 @@ enum LongStep {
 }
 
 /// Steps for a long record: (delay in ms, step, amount).
-fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u32)>> {
+fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u64)>> {
     use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, TwoCharges};
     let step = prop_oneof![
         1 => Just(Refund),
@@ -352,7 +449,7 @@ fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u32)>> {
         11 => Just(Charge),
     ];
     let delay = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
-    prop::collection::vec((delay, step, 1_u32..4), 1_500..2_500)
+    prop::collection::vec((delay, step, 1_u64..4), 1_500..2_500)
 }
 
 #[test]
@@ -370,7 +467,7 @@ fn long_records_decide_alike() {
         Algorithm::LeakyBucket { max_wait: 2_000 },
     ];
     let long = prop::sample::select(long);
-    proptest!(config, |(steps in any_long_steps(), quota in 200_u32..4_000, algorithm in long)| {
+    proptest!(config, |(steps in any_long_steps(), quota in 200_u64..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
         let quota = Quota::new(quota, 3_000, algorithm);
         let limits = [Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 1)) })];

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{charge, clock, counter_store, eventually, gateway, limit, options};
 
 /// A limit whose window does not end during a test.
-fn daily_limit(name: &str, quota: u32) -> Arc<Limit> {
+fn daily_limit(name: &str, quota: u64) -> Arc<Limit> {
     let day = 86_400_000;
     Arc::new(Limit { quota: Quota::sliding(quota, day, 1), ..Limit::clone(&limit(name, quota)) })
 }
@@ -31,11 +31,16 @@ fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     for algorithm in Algorithm::all(1, 86_292_000) {
         let mut limit = daily_limit(algorithm.tag(), QUOTA);
         Arc::make_mut(&mut limit).quota.algorithm = algorithm;
-        assert_eq!(admitted_by_two_gateways(&redis, &limit), QUOTA, "{}", algorithm.tag());
+        assert_eq!(
+            u64::from(admitted_by_two_gateways(&redis, &limit)),
+            QUOTA,
+            "{}",
+            algorithm.tag()
+        );
     }
 }
 
-const QUOTA: u32 = 800;
+const QUOTA: u64 = 800;
 
 /// Returns how many requests two concurrent gateways admit, of 400 more than the quota.
 fn admitted_by_two_gateways(redis: &RedisServer, limit: &Arc<Limit>) -> u32 {

@@ -7,7 +7,9 @@ use testkit::{
 };
 use tidegate::{
     clock::StoreTime,
-    limit::{Algorithm, AlgorithmState, Decision, Grant, Limit, Quota, UnitDemand, UnitReturn},
+    limit::{
+        Algorithm, AlgorithmState, Decision, Grant, Limit, MAX_UNITS, Quota, UnitDemand, UnitReturn,
+    },
 };
 
 use crate::support::{NOW, limit};
@@ -23,7 +25,7 @@ struct AcquireCall {
 fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
     let one = (
         any::<bool>(),
-        prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
+        prop_oneof![8 => 1_u64..60, 1 => 1_000_000_u64..40_000_000, 1 => MAX_UNITS / 2..=MAX_UNITS],
         prop::sample::select(vec![1_u64, 7, 1_000, 10_000]),
         prop::sample::select(vec![1_u32, 2, 6, 60]),
         any::<bool>(),
@@ -43,14 +45,15 @@ fn any_calls(limit: &Arc<Limit>) -> impl Strategy<Value = Vec<AcquireCall>> + us
     let (sub_window, quota) = (limit.quota.sub_window(), limit.quota.limit);
     let delay =
         prop_oneof![3 => 0..=sub_window / 3, 2 => 0..=sub_window * 2, 1 => 0..=sub_window * 70];
-    let minimum = prop_oneof![5 => Just(1_u32), 2 => 1_u32..8, 1 => 1..=quota.saturating_add(2)];
-    let more = prop_oneof![2 => Just(0_u32), 2 => 0_u32..20, 1 => 0..=quota];
-    let extra = prop_oneof![1 => Just(0_u32), 2 => 0_u32..40, 1 => 0..=quota];
-    let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
-    let call = (delay, minimum, more, extra, 1_u32..12, back, 0..sub_window * 9).prop_map(
+    let minimum = prop_oneof![5 => Just(1_u64), 2 => 1_u64..8, 1 => 1..=quota + 2];
+    let more = prop_oneof![2 => Just(0_u64), 2 => 0_u64..20, 1 => 0..=quota / 3];
+    let extra = prop_oneof![1 => Just(0_u64), 2 => 0_u64..40, 1 => 0..=quota];
+    let back = prop_oneof![3 => Just(0_u64), 1 => 1_u64..20];
+    let call = (delay, minimum, more, extra, 1_u64..12, back, 0..sub_window * 9).prop_map(
         |(delay, minimum, more, extra, extra_divisor, units, ago)| {
             let back = UnitReturn { charged_at: StoreTime::ZERO, units };
-            let needed = minimum.saturating_add(more);
+            let needed = (minimum + more).min(MAX_UNITS);
+            let minimum = minimum.min(MAX_UNITS);
             AcquireCall {
                 delay,
                 demand: UnitDemand { minimum, needed, extra, extra_divisor, returned: back },
@@ -108,7 +111,7 @@ fn grant_in_rust(
         .map(u64::cast_signed)
         .to_vec();
     reply.push(retry_at.map_or(-1, |at| at.as_unix_ms().cast_signed()));
-    reply.extend([wait, units.into(), end.as_unix_ms()].map(u64::cast_signed));
+    reply.extend([wait, units, end.as_unix_ms()].map(u64::cast_signed));
     reply
 }
 

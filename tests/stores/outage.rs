@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::support::{charge, clock, eventually, gateway, limit, now, options, rejected_writes};
 
-fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Arc<Limit> {
+fn with_policy(name: &str, quota: u64, on_failure: OnFailure, index: usize) -> Arc<Limit> {
     Arc::new(Limit { on_failure, index, ..Limit::clone(&limit(name, quota)) })
 }
 

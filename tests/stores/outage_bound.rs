@@ -21,7 +21,7 @@ use crate::support::{
 const GATEWAYS: u32 = 3;
 
 /// Of a quota of 100, rounded up.
-const SHARE: u32 = 34;
+const SHARE: u64 = 34;
 
 /// Gateways on one Redis that know of each other.
 struct Fleet {
@@ -102,7 +102,7 @@ impl Fleet {
 
     /// Charges one unit after the other at a gateway, at most `most`, until one is refused. Returns how many
     /// were admitted.
-    async fn spend(&self, gateway: u32, limit: &Arc<Limit>, most: u32) -> u32 {
+    async fn spend(&self, gateway: u32, limit: &Arc<Limit>, most: u64) -> u64 {
         for admitted in 0..most {
             let handle = &self.gateways[gateway as usize].1;
             let verdict = handle.charge(&[charge(limit, 1)], now()).await.expect("a local policy");
@@ -141,7 +141,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     let fleet = Fleet::start().await;
     let limits = weekly_limits();
     for limit in &limits {
-        let all = limit.quota.capacity() as u32;
+        let all = limit.quota.capacity();
         assert_eq!(fleet.spend(0, limit, all).await, all, "{}", limit.name());
     }
     for (number, outage) in
@@ -150,7 +150,7 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
         fleet.lose(outage).await;
         for limit in &limits {
             for gateway in 0..GATEWAYS {
-                let admitted = fleet.spend(gateway, limit, u32::MAX).await;
+                let admitted = fleet.spend(gateway, limit, u64::MAX).await;
                 let expected = if number == 0 { local_share(limit) } else { 0 };
                 assert_eq!(admitted, expected, "{}, outage {number} ({outage:?})", limit.name());
             }
@@ -162,12 +162,12 @@ async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
             fleet.used(limit).await == limit.quota.capacity()
         })
         .await;
-        assert_eq!(fleet.spend(1, limit, u32::MAX).await, 0, "{}", limit.name());
+        assert_eq!(fleet.spend(1, limit, u64::MAX).await, 0, "{}", limit.name());
     }
 }
 
 /// What one of three gateways admits of a limit of 100 at once.
-fn local_share(limit: &Arc<Limit>) -> u32 {
+fn local_share(limit: &Arc<Limit>) -> u64 {
     match limit.algorithm() {
         // The wait is two fifths of the window.
         Algorithm::LeakyBucket { .. } => SHARE * 2 / 5 + 1,

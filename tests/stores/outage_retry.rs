@@ -36,7 +36,7 @@ fn limits() -> Vec<Arc<Limit>> {
         ("token", Algorithm::TokenBucket),
         ("leaky", Algorithm::LeakyBucket { max_wait: 900 }),
     ];
-    let shape = |limit_of: u32| {
+    let shape = |limit_of: u64| {
         shapes.map(|(name, algorithm)| {
             let quota = Quota::new(limit_of, WINDOW, algorithm);
             Arc::new(Limit { quota, ..Limit::clone(&limit(&format!("{name}-{limit_of}"), 1)) })

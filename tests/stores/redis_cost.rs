@@ -7,7 +7,7 @@ use tidegate::limit::{Algorithm, Quota};
 const NOW: u64 = crate::support::NOW.as_unix_ms();
 
 /// The quota, which is also the number of entries of a full log.
-const QUOTA: u32 = 100_000;
+const QUOTA: u64 = 100_000;
 
 /// Maximum duration of a call, in us of Redis' CPU time.
 const MAX_MICROS: u64 = 1_000;
@@ -38,7 +38,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     let caller = &mut script_caller;
     let quota = Quota::new(QUOTA, 200_000, Algorithm::SlidingLog);
     // One charge per ms: the largest number of entries.
-    let times: Vec<_> = (0..u64::from(QUOTA)).map(|ms| (NOW + ms, 1)).collect();
+    let times: Vec<_> = (0..QUOTA).map(|ms| (NOW + ms, 1)).collect();
     let (first, last) = times.split_at(times.len() - MEASUREMENTS * FILLING_CHARGES);
     let filled = caller.cost_of(|caller| {
         assert_eq!(caller.charge("log", &quota, first), first.len() as u64);
@@ -52,9 +52,9 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         })
     });
     let memory = caller.memory_usage("log");
-    assert!(memory < u64::from(QUOTA) * 9, "{memory} bytes for {QUOTA} entries");
+    assert!(memory < QUOTA * 9, "{memory} bytes for {QUOTA} entries");
 
-    let end = NOW + u64::from(QUOTA);
+    let end = NOW + QUOTA;
     assert_cheap("a refusal", |_| {
         caller.cost_of(|caller| {
             assert_eq!(caller.charge("log", &quota, &[(end, 1); 200]), 0);
@@ -62,7 +62,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     });
     assert_cheap("a refusal of a large cost", |n| {
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", &quota, &[(end, 50_000 + n as u32)]), 0);
+            assert_eq!(caller.charge("log", &quota, &[(end, 50_000 + n as u64)]), 0);
         })
     });
     // All but the last thousand entries expire at once.

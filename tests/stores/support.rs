@@ -16,7 +16,7 @@ use tidegate::{
 pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
-pub(crate) fn limit(name: &str, quota: u32) -> Arc<Limit> {
+pub(crate) fn limit(name: &str, quota: u64) -> Arc<Limit> {
     Arc::new(Limit::new(LimitIdentity::new(name, 0xfeed), Quota::sliding(quota, 60_000, 6)))
 }
 

@@ -56,7 +56,7 @@ impl LeaseGateway {
     }
 
     /// Charges caller 1 this cost.
-    async fn charge_cost(&self, limit: &Arc<Limit>, cost: u32) -> Decision {
+    async fn charge_cost(&self, limit: &Arc<Limit>, cost: u64) -> Decision {
         self.decide(&[Charge { cost, ..charge(limit, 1) }]).await.decision(0)
     }
 
@@ -95,7 +95,7 @@ async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
 }
 
 /// A limit with a reserve of `units`; without one if that is 0.
-fn leased_limit(name: &str, quota: u32, units: u32) -> Arc<Limit> {
+fn leased_limit(name: &str, quota: u64, units: u64) -> Arc<Limit> {
     let lease_size = if units > 0 { LeaseSize::Units(units) } else { LeaseSize::Off };
     Arc::new(Limit { lease_size, ..Limit::clone(&limit(name, quota)) })
 }

@@ -18,9 +18,9 @@ use crate::store::memory::MemoryStore;
 pub(super) struct LimitExplanation {
     name: String,
     algorithm: &'static str,
-    quota: u32,
+    quota: u64,
     window_ms: u64,
-    cost: u32,
+    cost: u64,
     /// Number of the caller's tier, from 1.
     tier: Option<u16>,
     /// The plan whose quota applies.

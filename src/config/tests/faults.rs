@@ -1,6 +1,7 @@
 //! Faults: their texts and locations.
 
 use super::{GOOD, faults, parse};
+use crate::limit::MAX_UNITS;
 
 /// The syntax and range of a duration.
 const DURATION: &str = "a duration such as 250ms, 10s, 30m, 1h or 7d, from 1ms to 366d";
@@ -15,11 +16,11 @@ fn a_faulty_value_is_located() {
         ("reserve: maybe", "6:14: `maybe`, expected off, auto or a whole number from 1 to 1048576"),
         (
             "cost: 0",
-            "6:11: `0`, expected a whole number from 1 to 4294967295, header:NAME or response:NAME",
+            "6:11: `0`, expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME",
         ),
         (
             "cost: [1]",
-            "6:5: a list, expected a whole number from 1 to 4294967295, header:NAME or response:NAME",
+            "6:5: a list, expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME",
         ),
         ("enforce: yes", "6:14: `yes`, expected true or false"),
         (
@@ -151,18 +152,19 @@ fn a_fault_names_the_range_of_its_key() {
     }
     for (line, expected) in [
         ("resolution: 0", number(1, 60)),
-        ("max_cost: 0", number(1, u32::MAX.into())),
+        ("max_cost: 0", number(1, MAX_UNITS)),
         ("max_wait: 1194h", "from 0ms to 1193h".to_owned()),
-        ("candidate: {quota: 0}", number(1, u32::MAX.into())),
+        ("candidate: {quota: 0}", number(1, MAX_UNITS)),
         (
             "max_cost: 08",
-            number(1, u32::MAX.into()) + ", without the leading zero: YAML 1.1 reads it as octal",
+            number(1, MAX_UNITS) + ", without the leading zero: YAML 1.1 reads it as octal",
         ),
         (
             "cost: 08",
-            "expected a whole number from 1 to 4294967295, header:NAME or response:NAME".to_owned(),
+            "expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME"
+                .to_owned(),
         ),
-        ("max_cost: '8'", number(1, u32::MAX.into()) + ", without quotes"),
+        ("max_cost: '8'", number(1, MAX_UNITS) + ", without quotes"),
         ("cost: '8'", "header:NAME or response:NAME, without quotes".to_owned()),
     ] {
         let found = faults(&with_limit(line));
@@ -359,7 +361,7 @@ fn faults_in_every_section_are_located() {
         ),
         (
             GOOD.replace("quota: 5", "quota:"),
-            "5:5: nothing, expected a whole number from 1 to 4294967295".to_owned(),
+            "5:5: nothing, expected a whole number from 1 to 9007199254740991".to_owned(),
         ),
     ];
     for (text, expected) in &cases {
@@ -422,7 +424,7 @@ routes:
         format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),
         format!("3:3: missing key `window`, {}", line("window")),
         format!("3:9: unknown key `qouta`, expected `quota` (valid keys: {keys})"),
-        "4:16: `x`, expected a whole number from 1 to 4294967295".to_owned(),
+        "4:16: `x`, expected a whole number from 1 to 9007199254740991".to_owned(),
         format!("4:27: `y`, expected {DURATION}"),
         format!("4:36: `a`, expected {part}"),
         format!("4:46: `b`, expected {part}"),
@@ -450,7 +452,7 @@ fn a_fault_quotes_its_line() {
     let faults =
         parse("t.yaml", &GOOD.replace("quota: 5", "quota: five # per caller")).unwrap_err();
     let expected = "\
-t.yaml:5:12: `five`, expected a whole number from 1 to 4294967295
+t.yaml:5:12: `five`, expected a whole number from 1 to 9007199254740991
   |
 5 |     quota: five # per caller
   |            ^^^^

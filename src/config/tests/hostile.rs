@@ -39,7 +39,7 @@ fn only_a_single_plain_document_is_accepted() {
 fn text_that_another_parser_reads_differently_is_refused() {
     // Parsers read it as an octal number, as text, or as a decimal number.
     let found = faults(&GOOD.replace("quota: 5", "quota: 007"));
-    let expected = "5:12: `007`, expected a whole number from 1 to 4294967295, without the leading zero: YAML 1.1 \
+    let expected = "5:12: `007`, expected a whole number from 1 to 9007199254740991, without the leading zero: YAML 1.1 \
                     reads it as octal";
     assert_eq!(found, [expected]);
     // An entry without a space after its colon; YAML 1.2 allows it.

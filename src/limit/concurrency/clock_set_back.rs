@@ -14,7 +14,7 @@ const LONGEST: u64 = WINDOW + WINDOW / 4 + WINDOW / 64 + 1;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Request(u32),
+    Request(u64),
     End(usize),
     /// A gateway dies: its lease is no longer renewed.
     Die(usize),
@@ -26,7 +26,7 @@ enum Step {
 struct HeldPermits {
     charged_at: StoreTime,
     since: u64,
-    permits: u32,
+    permits: u64,
 }
 
 /// A record, its clock, and the permits that it should count.
@@ -97,7 +97,7 @@ impl Simulation {
     fn lost(&self) -> u64 {
         let lasts =
             |held: &&HeldPermits| held.since.max(self.set_back_at) + LONGEST > self.monotonic;
-        self.lost.iter().filter(lasts).map(|held| u64::from(held.permits)).sum()
+        self.lost.iter().filter(lasts).map(|held| held.permits).sum()
     }
 
     fn used(&mut self) -> u64 {
@@ -106,13 +106,13 @@ impl Simulation {
 }
 
 fn permits(held: &[HeldPermits]) -> u64 {
-    held.iter().map(|held| u64::from(held.permits)).sum()
+    held.iter().map(|held| held.permits).sum()
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let later = prop_oneof![4 => 0_u64..3, 4 => 0_u64..1_500, 1 => 0_u64..12_000];
     let step = prop_oneof![
-        6 => prop_oneof![4 => Just(1_u32), 1 => 1_u32..4].prop_map(Step::Request),
+        6 => prop_oneof![4 => Just(1_u64), 1 => 1_u64..4].prop_map(Step::Request),
         3 => any::<usize>().prop_map(Step::End),
         1 => any::<usize>().prop_map(Step::Die),
         2 => prop_oneof![
@@ -130,7 +130,7 @@ proptest! {
 
     #[test]
     fn live_slots_count_exactly_once(
-        limit in 1_u32..12, steps in steps()
+        limit in 1_u64..12, steps in steps()
     ) {
         let mut simulation = Simulation {
             quota: Quota::new(limit, WINDOW, Algorithm::Concurrency),
@@ -146,10 +146,10 @@ proptest! {
             let before = simulation.used();
             if let Some(decision) = simulation.step(&step) {
                 let Step::Request(permits) = step else { unreachable!("only requests are decided") };
-                prop_assert_eq!(decision.admitted, before + u64::from(permits) <= u64::from(limit));
+                prop_assert_eq!(decision.admitted, before + permits <= limit);
             }
             let (used, held, lost) = (simulation.used(), permits(&simulation.held), simulation.lost());
-            prop_assert!(held <= u64::from(limit));
+            prop_assert!(held <= limit);
             prop_assert!(used >= held, "{used} of {held} count: {:?}", simulation.state);
             prop_assert!(used <= held + lost, "{used} of {held} and {lost}: {:?}", simulation.state);
             prop_assert!(simulation.state.groups.len() <= 82);

@@ -15,7 +15,7 @@ fn quota() -> Quota {
 /// its lease.
 #[derive(Clone, Debug)]
 enum Step {
-    Request(u32),
+    Request(u64),
     End(usize),
     Die(usize),
     Renew(usize),
@@ -24,7 +24,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let later = prop_oneof![4 => 0_u64..3, 3 => 0_u64..3_000, 1 => 0_u64..12_000];
     let step = prop_oneof![
-        5 => prop_oneof![4 => Just(1_u32), 1 => 1_u32..4].prop_map(Step::Request),
+        5 => prop_oneof![4 => Just(1_u64), 1 => 1_u64..4].prop_map(Step::Request),
         3 => any::<usize>().prop_map(Step::End),
         1 => any::<usize>().prop_map(Step::Die),
         2 => any::<usize>().prop_map(Step::Renew),
@@ -37,20 +37,20 @@ proptest! {
 
     #[test]
     fn used_permits_are_those_of_leases_that_have_not_ended(
-        permits in 1_u32..20, steps in steps()
+        permits in 1_u64..20, steps in steps()
     ) {
         let quota = Quota { limit: permits, ..quota() };
         let (mut state, mut now) = (ConcurrencyState::default(), NOW);
         // Leases of live gateways, and of dead ones: (taken at, permits).
-        let (mut held, mut lost) = (Vec::<(StoreTime, u32)>::new(), Vec::<(StoreTime, u32)>::new());
+        let (mut held, mut lost) = (Vec::<(StoreTime, u64)>::new(), Vec::<(StoreTime, u64)>::new());
         for (later, step) in steps {
             now += later;
-            let lasts = |(at, _): &(StoreTime, u32)| permit_end(&quota, *at) > now;
+            let lasts = |(at, _): &(StoreTime, u64)| permit_end(&quota, *at) > now;
             // A lease that was not renewed in time has ended.
             held.retain(lasts);
             lost.retain(lasts);
-            let live = |all: &[(StoreTime, u32)]| all.iter().map(|(_, cost)| cost).sum::<u32>();
-            let pick = |at: usize, all: &[(StoreTime, u32)]| (!all.is_empty()).then(|| at % all.len().max(1));
+            let live = |all: &[(StoreTime, u64)]| all.iter().map(|(_, cost)| cost).sum::<u64>();
+            let pick = |at: usize, all: &[(StoreTime, u64)]| (!all.is_empty()).then(|| at % all.len().max(1));
             match step {
                 Step::Request(cost) => {
                     let before = live(&held) + live(&lost);
@@ -75,8 +75,8 @@ proptest! {
                 },
             }
             let used = decide(&mut state, &quota, now, 0).used;
-            prop_assert_eq!(used, u64::from(live(&held) + live(&lost)));
-            prop_assert!(used <= u64::from(permits));
+            prop_assert_eq!(used, live(&held) + live(&lost));
+            prop_assert!(used <= permits);
             prop_assert!(state.groups.len() <= permits as usize);
         }
         now += quota.window + quota.window / ROUNDING_DIVISOR + 1;

@@ -21,10 +21,10 @@ proptest! {
         history in histories_of(Algorithm::FixedWindow, false)
     ) {
         let simulation = Simulation::run(&history);
-        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
+        let (limit, window) = (simulation.quota.limit, simulation.quota.window);
         let held = |from: StoreTime| {
             let inside = simulation.admitted.iter().filter(|(at, ..)| (from..from + window).contains(at));
-            inside.map(|&(_, cost, _)| u64::from(cost)).sum::<u64>()
+            inside.map(|&(_, cost, _)| cost).sum::<u64>()
         };
         let mut end = StoreTime::ZERO;
         for &(at, ..) in &simulation.admitted {
@@ -42,7 +42,7 @@ proptest! {
 /// request is checked and counted in two calls at different times.
 #[derive(Default)]
 struct FaultyWindow {
-    count: u32,
+    count: u64,
     expires: StoreTime,
 }
 
@@ -57,12 +57,12 @@ impl FaultyWindow {
         (at + latency).periods_of(1_000) + self.ttl(at)
     }
 
-    fn is_exhausted(&self, at: StoreTime, limit: u32) -> bool {
+    fn is_exhausted(&self, at: StoreTime, limit: u64) -> bool {
         self.expires > at && self.count >= limit
     }
 
     /// Counts a request, in a new window if the key has expired.
-    fn count(&mut self, at: StoreTime, window: u64) -> u32 {
+    fn count(&mut self, at: StoreTime, window: u64) -> u64 {
         if self.expires <= at {
             *self = Self { count: 0, expires: at + window };
         }

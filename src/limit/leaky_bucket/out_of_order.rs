@@ -22,7 +22,7 @@ fn refund_slots(
     quota: &Quota,
     now: StoreTime,
     slot: StoreTime,
-    cost: u32,
+    cost: u64,
 ) -> Decision {
     state.adjust(quota, now, Change::Refund { charged_at: slot, cost })
 }
@@ -30,13 +30,13 @@ fn refund_slots(
 /// One step: a request of this cost arrives, or a request refunds its slots.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Request(u32),
+    Request(u64),
     Refund(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let later = prop_oneof![6 => Just(0_u64), 3 => 0_u64..40, 1 => 0_u64..2_000];
-    let cost = prop_oneof![3 => Just(1_u32), 1 => 1_u32..5];
+    let cost = prop_oneof![3 => Just(1_u64), 1 => 1_u64..5];
     let step = prop_oneof![
         3 => cost.prop_map(Step::Request),
         2 => any::<usize>().prop_map(Step::Refund),
@@ -45,13 +45,13 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 fn quotas() -> impl Strategy<Value = Quota> {
-    (1_u32..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| {
+    (1_u64..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| {
         Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
     })
 }
 
 /// Taken slots: the time at which they begin, rounded up, and their number.
-type Taken = Vec<(StoreTime, u32)>;
+type Taken = Vec<(StoreTime, u64)>;
 
 /// True if the time between any two taken slots is long enough for the slots in between. Times are in whole
 /// ms, rounded up.
@@ -61,8 +61,8 @@ fn are_apart(taken: &Taken, quota: &Quota) -> bool {
     taken.iter().enumerate().all(|(first, &(from, _))| {
         let mut slots = 0;
         taken[first..].windows(2).all(|pair| {
-            slots += u64::from(pair[0].1);
-            (pair[1].0 - from + 1) * u64::from(quota.limit) > slots * quota.window
+            slots += pair[0].1;
+            (pair[1].0 - from + 1) * quota.limit > slots * quota.window
         })
     })
 }
@@ -85,13 +85,13 @@ proptest! {
             released.append(&mut { begun });
             match step {
                 // If several slots begin in one ms, its time does not identify a slot of a larger cost.
-                Step::Request(cost) if cost == 1 || quota.window >= quota.limit.into() => {
+                Step::Request(cost) if cost == 1 || quota.window >= quota.limit => {
                     let peeked = state.clone().decide(&quota, now, cost);
                     let decision = state.admit(&quota, now, cost);
                     prop_assert_eq!(peeked.admitted, decision.admitted);
                     if decision.admitted {
                         prop_assert_eq!(peeked.wait, decision.wait);
-                        let last = u64::from(cost - 1) * quota.window / u64::from(quota.limit);
+                        let last = (cost - 1) * quota.window / quota.limit;
                         prop_assert!(decision.wait + last <= u64::from(quota.algorithm.max_wait()));
                         taken.push((now + decision.wait, cost));
                     } else if let Some(retry_at) = decision.retry_at {
@@ -105,7 +105,7 @@ proptest! {
                     let before = state.decide(&quota, now, 0).used;
                     let after = refund_slots(&mut state, &quota, now, slot, cost);
                     // A free slot that has begun counts as taken until all later ones are free.
-                    let left = before - u64::from(cost);
+                    let left = before - cost;
                     prop_assert!(after.used == left || after.used + 1 == left);
                 }
                 _ => {}
@@ -123,8 +123,8 @@ proptest! {
             let (slot, cost) = taken.swap_remove((order >> 33) as usize % taken.len());
             refund_slots(&mut state, &quota, now, slot, cost);
         }
-        let slot = quota.window.div_ceil(quota.limit.into());
-        let over = released.iter().map(|&(from, cost)| from + slot * u64::from(cost)).max();
+        let slot = quota.window.div_ceil(quota.limit);
+        let over = released.iter().map(|&(from, cost)| from + slot * cost).max();
         let now = now.max(over.unwrap_or_default());
         let decision = state.decide(&quota, now, 1);
         prop_assert_eq!((decision.used, decision.wait), (0, 0));

@@ -78,7 +78,7 @@ fn slots_at_fractions_of_a_ms_can_be_refunded() {
 proptest! {
     #[test]
     fn no_two_requests_share_a_slot(
-        quota in 1_u32..2_000, window in 1_u64..5_000, max_wait in 0_u32..10_000,
+        quota in 1_u64..2_000, window in 1_u64..5_000, max_wait in 0_u32..10_000,
         steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
     ) {
         let quota = Quota::new(quota, window, Algorithm::LeakyBucket { max_wait });
@@ -99,7 +99,7 @@ proptest! {
         // Any n requests in a row are n slots apart; delays are in whole ms, rounded up.
         for (at, first) in taken.iter().enumerate() {
             let last = taken[taken.len() - 1];
-            let least = (taken.len() - 1 - at) as u64 * window / u64::from(quota.limit);
+            let least = (taken.len() - 1 - at) as u64 * window / quota.limit;
             prop_assert!(last - *first + 1 >= least, "{first:?} to {last:?}: {least}");
         }
     }

@@ -13,7 +13,7 @@ use crate::{
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-fn quota(limit: u32, window: u64, max_wait: u32) -> Quota {
+fn quota(limit: u64, window: u64, max_wait: u32) -> Quota {
     Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
 }
 
@@ -31,12 +31,12 @@ proptest! {
     #[test]
     fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket { max_wait: 0 }, false)) {
         let simulation = Simulation::run(&history);
-        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
+        let (limit, window) = (simulation.quota.limit, simulation.quota.window);
         for (first, &(from, _, wait)) in simulation.admitted.iter().enumerate() {
             prop_assert!(wait <= u64::from(simulation.quota.algorithm.max_wait()));
             let (from, mut slots) = (from + wait, 0);
             for pair in simulation.admitted[first..].windows(2) {
-                slots += u64::from(pair[0].1);
+                slots += pair[0].1;
                 let to = pair[1].0 + pair[1].2;
                 // Delays are rounded up to a ms.
                 prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from:?} to {to:?}");

@@ -14,9 +14,9 @@ use crate::{
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The charges that count at `now`, added up.
-fn modelled_use(charges: &[(StoreTime, u32)], window: u64, now: StoreTime) -> u64 {
+fn modelled_use(charges: &[(StoreTime, u64)], window: u64, now: StoreTime) -> u64 {
     let live = charges.iter().filter(|&&(at, _)| at + window > now);
-    live.map(|&(_, cost)| u64::from(cost)).sum()
+    live.map(|&(_, cost)| cost).sum()
 }
 
 proptest! {
@@ -24,7 +24,7 @@ proptest! {
 
     #[test]
     fn usage_matches_a_list_of_charges(history in histories_of(Algorithm::SlidingLog, true)) {
-        let (mut simulation, mut charges) = (Simulation::new(&history), Vec::<(StoreTime, u32)>::new());
+        let (mut simulation, mut charges) = (Simulation::new(&history), Vec::<(StoreTime, u64)>::new());
         for &(later, event) in &history.3 {
             let decision = simulation.step(later, event);
             match event {
@@ -51,7 +51,7 @@ proptest! {
         let charges: Vec<_> = simulation.admitted.iter().map(|&(at, cost, _)| (at, cost)).collect();
         for (end, &(at, _)) in charges.iter().enumerate() {
             let used = modelled_use(&charges[..=end], simulation.quota.window, at);
-            prop_assert!(used <= u64::from(simulation.quota.limit), "{used} up to {at:?}");
+            prop_assert!(used <= simulation.quota.limit, "{used} up to {at:?}");
         }
     }
 }
@@ -111,8 +111,10 @@ fn refunds_leave_no_entries_behind() {
 
 #[test]
 fn a_refund_is_limited_to_the_maximum_depth() {
-    let (mut state, quota) =
-        (SlidingLogState::default(), Quota::new(u32::MAX, 60_000, Algorithm::SlidingLog));
+    let (mut state, quota) = (
+        SlidingLogState::default(),
+        Quota::new(u64::from(u32::MAX), 60_000, Algorithm::SlidingLog),
+    );
     let start = NOW;
     for ms in 0..=MAX_REFUND_DEPTH as u64 {
         admit(&mut state, &quota, start + ms, 2);

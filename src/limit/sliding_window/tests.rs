@@ -6,12 +6,12 @@ use super::*;
 use crate::{clock::StoreTime, limit::Algorithm};
 
 /// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last, cost).
-type History = (Quota, StoreTime, Vec<(u64, u32)>);
+type History = (Quota, StoreTime, Vec<(u64, u64)>);
 
 fn quotas() -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
-    (1_u32..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| {
+    (1_u64..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| {
         Quota::sliding(limit, s * u64::from(resolution), resolution)
     })
 }
@@ -23,14 +23,14 @@ fn strict(quota: Quota) -> Quota {
 }
 
 /// Steps, most of them shorter than a sub-window, some longer than a window.
-fn steps(quota: Quota) -> impl Strategy<Value = Vec<(u64, u32)>> {
+fn steps(quota: Quota) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let s = quota.sub_window();
     let step = prop_oneof![
         4 => 0..=s / 3 + 1,
         3 => 0..=s * 2,
         1 => 0..=quota.window * 2 + s,
     ];
-    let cost = prop_oneof![4 => Just(1_u32), 2 => 1_u32..5, 1 => 1..=quota.limit + 1];
+    let cost = prop_oneof![4 => Just(1_u64), 2 => 1_u64..5, 1 => 1..=quota.limit + 1];
     prop::collection::vec((step, cost), 1..60)
 }
 
@@ -44,7 +44,7 @@ fn histories() -> impl Strategy<Value = History> {
 /// The record after a history, its clock, and the admitted charges: (time, cost).
 fn replay(
     (quota, start, steps): &History,
-) -> (SlidingWindowState, StoreTime, Vec<(StoreTime, u32)>) {
+) -> (SlidingWindowState, StoreTime, Vec<(StoreTime, u64)>) {
     let (mut state, mut now, mut admitted) = (SlidingWindowState::default(), *start, Vec::new());
     for &(step, cost) in steps {
         now += step;
@@ -56,12 +56,12 @@ fn replay(
 }
 
 /// The charges in `range`, added up.
-fn within(admitted: &[(StoreTime, u32)], range: std::ops::Range<StoreTime>) -> u64 {
-    admitted.iter().filter(|(at, _)| range.contains(at)).map(|&(_, cost)| u64::from(cost)).sum()
+fn within(admitted: &[(StoreTime, u64)], range: std::ops::Range<StoreTime>) -> u64 {
+    admitted.iter().filter(|(at, _)| range.contains(at)).map(|&(_, cost)| cost).sum()
 }
 
 /// The model: the usage at `now`, computed from the list of charges.
-fn modelled_use(admitted: &[(StoreTime, u32)], quota: &Quota, now: StoreTime) -> u64 {
+fn modelled_use(admitted: &[(StoreTime, u64)], quota: &Quota, now: StoreTime) -> u64 {
     let (s, k) = (quota.sub_window(), u64::from(quota.algorithm.resolution()));
     let start = now.round_down(s);
     let full = within(admitted, start - (k - 1) * s..start + s);
@@ -88,8 +88,8 @@ proptest! {
             let peeked = decide(&mut state, quota, now, cost);
             prop_assert_eq!(&state, &unchanged, "a decision charges nothing");
             prop_assert_eq!(peeked.used, before);
-            prop_assert_eq!(peeked.admitted, before + u64::from(cost) <= u64::from(quota.limit));
-            prop_assert_eq!(peeked.remaining, u64::from(quota.limit) - before);
+            prop_assert_eq!(peeked.admitted, before + cost <= quota.limit);
+            prop_assert_eq!(peeked.remaining, quota.limit - before);
             let mut twin = state.clone();
             let decision = admit(&mut state, quota, now, cost);
             if peeked.admitted {
@@ -116,7 +116,7 @@ proptest! {
     fn bounds_every_interval(history in histories()) {
         let (_, _, admitted) = replay(&history);
         let quota = history.0;
-        let (limit, s) = (u64::from(quota.limit), quota.sub_window());
+        let (limit, s) = (quota.limit, quota.sub_window());
         for &(at, _) in &admitted {
             let aligned = at.round_down(s);
             let window = within(&admitted, aligned..aligned + quota.window);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn retry_at_is_exact(history in histories(), cost in 1_u32..45, later in 0_u64..20_000) {
+    fn retry_at_is_exact(history in histories(), cost in 1_u64..45, later in 0_u64..20_000) {
         let (mut state, now, _) = replay(&history);
         let (quota, now) = (&history.0, now + later);
         let refused = decide(&mut state, quota, now, cost);
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn waiting_until_retry_after_or_reset_admits(history in histories(), cost in 1_u32..40) {
+    fn waiting_until_retry_after_or_reset_admits(history in histories(), cost in 1_u64..40) {
         let (mut state, now, _) = replay(&history);
         let quota = &history.0;
         let cost = cost.min(quota.limit);
@@ -189,7 +189,7 @@ proptest! {
 
     #[test]
     fn a_constant_cost_is_admitted_at_the_reset(
-        quota in quotas(), cost in 1_u32..40, gaps in prop::collection::vec(0_u64..3_000, 1..60)
+        quota in quotas(), cost in 1_u64..40, gaps in prop::collection::vec(0_u64..3_000, 1..60)
     ) {
         let cost = cost.min(quota.limit);
         let (mut state, mut now) = (SlidingWindowState::default(), 1_700_000_000_123);
@@ -202,21 +202,21 @@ proptest! {
     }
 
     #[test]
-    fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u32..20) {
+    fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u64..20) {
         let mut state = SlidingWindowState::default();
         let requests = 0..quota.limit + extra;
         let passed = requests.filter(|_| admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1).admitted);
-        prop_assert_eq!(passed.count() as u64, u64::from(quota.limit));
+        prop_assert_eq!(passed.count() as u64, quota.limit);
     }
 
     #[test]
-    fn a_changed_quota_keeps_usage(history in histories(), limit in 1_u32..60) {
+    fn a_changed_quota_keeps_usage(history in histories(), limit in 1_u64..60) {
         let (mut state, now, admitted) = replay(&history);
         let quota = Quota { limit, ..history.0 };
         let used = modelled_use(&admitted, &quota, now);
         let decision = decide(&mut state, &quota, now, 1);
         prop_assert_eq!(decision.used, used);
-        prop_assert_eq!(decision.remaining, u64::from(limit).saturating_sub(used));
+        prop_assert_eq!(decision.remaining, limit.saturating_sub(used));
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(decision.reset_at >= retry_at);
             prop_assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
@@ -258,7 +258,7 @@ proptest! {
         let (_, _, admitted) = replay(&(quota, start, steps));
         for &(at, _) in &admitted {
             let any = within(&admitted, at + 1 - quota.window..at + 1);
-            prop_assert!(any <= u64::from(quota.limit), "{any} in W up to {at:?}");
+            prop_assert!(any <= quota.limit, "{any} in W up to {at:?}");
         }
     }
 
@@ -273,16 +273,58 @@ proptest! {
 
 #[test]
 fn the_largest_quotas_neither_overflow_nor_overcharge() {
-    let quota = Quota::sliding(u32::MAX, 1 << 40, 1);
+    for units in [u64::from(u32::MAX), u64::from(u32::MAX) + 1, MAX_UNITS] {
+        let quota = Quota::sliding(units, 1 << 40, 1);
+        let mut state = SlidingWindowState::default();
+        let now = StoreTime::from_unix_ms(1_700_000_000_000);
+        assert!(admit(&mut state, &quota, now, units).admitted);
+        let refused = admit(&mut state, &quota, now, 1);
+        assert_eq!((refused.admitted, refused.used, refused.remaining), (false, units, 0));
+        assert_eq!(state.counts.get(0), units);
+        let retry_at = refused.retry_at.unwrap();
+        assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
+        assert!(decide(&mut state, &quota, retry_at, 1).admitted);
+    }
+}
+
+#[test]
+fn usage_saturates_at_the_largest_number_of_units() {
+    let quota = Quota::sliding(MAX_UNITS, 60_000, 6);
     let mut state = SlidingWindowState::default();
-    let now = 1_700_000_000_000;
-    assert!(admit(&mut state, &quota, StoreTime::from_unix_ms(now), u32::MAX).admitted);
-    let refused = admit(&mut state, &quota, StoreTime::from_unix_ms(now), 1);
-    assert!(!refused.admitted);
-    assert_eq!(state.counts.as_slice().first(), Some(&u32::MAX));
-    let retry_at = refused.retry_at.unwrap();
-    assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
-    assert!(decide(&mut state, &quota, retry_at, 1).admitted);
+    let now = StoreTime::from_unix_ms(1_700_000_000_000);
+    for later in (0..60_000).step_by(10_000) {
+        assert_eq!(charge(&mut state, &quota, now + later, MAX_UNITS).used, MAX_UNITS);
+    }
+    // The overdrafts were dropped, so the oldest count is the only one.
+    assert_eq!(decide(&mut state, &quota, now + 70_000, 0).used, 0);
+}
+
+proptest! {
+    #[test]
+    fn retry_at_of_large_quotas_is_exact(
+        limit in MAX_UNITS / 8..=MAX_UNITS,
+        s in prop_oneof![1_u64..1_000, Just(432_000_000), 1_u64..31_622_400_000],
+        resolution in 1_u32..8,
+        steps in prop::collection::vec((0_u64..=100, 1_u64..=40), 1..20),
+        last in 1_u64..=100,
+    ) {
+        let quota = Quota::sliding(limit, s * u64::from(resolution), resolution);
+        let mut state = SlidingWindowState::default();
+        let mut now = StoreTime::from_unix_ms(1_700_000_000_000);
+        for (later, part) in steps {
+            now += u64::try_from(u128::from(s) * u128::from(later) / 60).unwrap();
+            let decision = admit(&mut state, &quota, now, limit / 40 * part);
+            prop_assert_eq!(decision.remaining, limit.saturating_sub(decision.used));
+        }
+        let cost = limit / 100 * last;
+        let refused = decide(&mut state, &quota, now, cost);
+        let Some(retry_at) = refused.retry_at else {
+            prop_assert!(refused.admitted);
+            return Ok(());
+        };
+        prop_assert!(!decide(&mut state.clone(), &quota, retry_at - 1, cost).admitted);
+        prop_assert!(decide(&mut state, &quota, retry_at, cost).admitted);
+    }
 }
 
 #[test]

@@ -19,11 +19,11 @@ proptest! {
     #[test]
     fn any_interval_holds_at_most_the_burst_and_the_refill(history in histories_of(Algorithm::TokenBucket, false)) {
         let simulation = Simulation::run(&history);
-        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
+        let (limit, window) = (simulation.quota.limit, simulation.quota.window);
         for (first, &(from, ..)) in simulation.admitted.iter().enumerate() {
             let mut held = 0;
             for &(to, cost, _) in &simulation.admitted[first..] {
-                held += u64::from(cost);
+                held += cost;
                 let max = limit * window + limit * (to - from);
                 prop_assert!(held * window <= max, "{held} from {from:?} to {to:?}");
             }
@@ -33,17 +33,17 @@ proptest! {
     /// A textbook bucket: a number of tokens, in units of 1/window, that refills with time.
     #[test]
     fn decisions_match_a_textbook_bucket(history in histories_of(Algorithm::TokenBucket, false)) {
-        let (limit, window) = (u64::from(history.1.limit), history.1.window);
+        let (limit, window) = (history.1.limit, history.1.window);
         let (mut simulation, mut tokens, mut last) = (Simulation::new(&history), limit * window, history.2);
         for &(later, event) in &history.3 {
             let Event::Request(cost) = event else { continue };
             let decision = simulation.step(later, event);
             tokens = (tokens + (simulation.now - last) * limit).min(limit * window);
             last = simulation.now;
-            let fits = u64::from(cost) * window <= tokens;
+            let fits = cost * window <= tokens;
             prop_assert_eq!(decision.admitted, fits);
             if fits {
-                tokens -= u64::from(cost) * window;
+                tokens -= cost * window;
             }
             prop_assert_eq!(decision.remaining, tokens / window);
         }

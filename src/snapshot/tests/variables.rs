@@ -23,7 +23,7 @@ fn faults(text: &str) -> Vec<String> {
 
 #[test]
 fn a_fault_shows_the_reference_and_not_its_value() {
-    let number = "expected a whole number from 1 to 4294967295";
+    let number = "expected a whole number from 1 to 9007199254740991";
     for (from, to, expected) in [
         ("quota: 5", "quota: ${WORD}", format!("5:12: `${{WORD}}`, {number}")),
         ("quota: 5", "quota: \"1${WORD}\"", format!("5:12: `1${{WORD}}`, {number}")),

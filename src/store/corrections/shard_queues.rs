@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use crate::{
     clock::MonotonicTime,
-    limit::{Change, Key, Limit},
+    limit::{Change, Key, Limit, MAX_UNITS},
     store::record_id::record_id,
 };
 
@@ -63,7 +63,8 @@ impl PendingCorrection {
             && (self.reason, self.was_refused) == (other.reason, other.was_refused)
             && self.limit.quota == other.limit.quota
             && self.limit.identity == other.limit.identity;
-        let sum = self.change.cost().checked_add(other.change.cost());
+        let sum =
+            self.change.cost().checked_add(other.change.cost()).filter(|&sum| sum <= MAX_UNITS);
         let (Some(cost), true) = (sum, is_same) else { return false };
         let coalesced = match (self.change, other.change) {
             // Two slots may begin in the same ms, so their refunds stay apart.

@@ -14,17 +14,17 @@ use crate::{
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A limit whose requests cost up to 6.
-fn limit_of(quota: u32) -> Arc<Limit> {
+fn limit_of(quota: u64) -> Arc<Limit> {
     Arc::new(Limit {
         cost: 6,
         ..Limit::new(LimitIdentity::new("refused", 7), Quota::sliding(quota, 60_000, 6))
     })
 }
 
-fn refusal(limit: u32, used: u64, retry_at: StoreTime) -> Decision {
+fn refusal(limit: u64, used: u64, retry_at: StoreTime) -> Decision {
     Decision {
         admitted: false,
-        limit: limit.into(),
+        limit,
         remaining: 0,
         used,
         reset_at: retry_at,
@@ -41,7 +41,7 @@ fn at(sent: u64) -> ReplyTiming {
     ReplyTiming { sent: ms(sent), received: ms(sent), decided_at: NOW + sent }
 }
 
-fn charge(limit: &Arc<Limit>, key: u128, cost: u32) -> Charge<'_> {
+fn charge(limit: &Arc<Limit>, key: u128, cost: u64) -> Charge<'_> {
     Charge { limit, key: Key(key), cost }
 }
 
@@ -215,17 +215,17 @@ fn a_reply_to_a_call_from_before_a_clear_is_not_cached() {
 fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.is_empty()), "unused");
-    let flood = 3 * DenyCache::CAPACITY as u32;
-    let key = |n: u32| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let flood = 3 * DenyCache::CAPACITY as u64;
+    let key = |n: u64| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     for n in 0..flood {
-        cache.insert(&charge(&limit, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
+        cache.insert(&charge(&limit, key(n), 1), &refusal(10, n, NOW + 1_000), at(0));
     }
     let held = cache.stats(ms(0)).entries;
     assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.len() == SETS_PER_SHARD));
     let found = (0..flood).filter_map(|n| {
         let found = cache.get(&charge(&limit, key(n), 1), ms(1))?;
-        assert_eq!(found.decision.used, u64::from(n), "the denial of another record");
+        assert_eq!(found.decision.used, n, "the denial of another record");
         Some(())
     });
     assert_eq!(found.count(), held);
@@ -262,17 +262,17 @@ fn the_entry_that_expires_first_is_replaced() {
 #[derive(Clone, Debug)]
 enum Step {
     /// Receives a denial: key, quota index, cost, ms that the call took, ms until the retry time.
-    Insert(u128, usize, u32, u64, u64),
-    Get(u128, usize, u32),
+    Insert(u128, usize, u64, u64, u64),
+    Get(u128, usize, u64),
     Remove(u128),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
-    let (key, quota, cost) = (0_u128..3, 0_usize..2, 1_u32..3);
+    let (key, quota, cost) = (0_u128..3, 0_usize..2, 1_u64..3);
     let insert = (key.clone(), quota.clone(), cost.clone(), 0_u64..50, 0_u64..300)
         .prop_map(|(key, quota, cost, took, wait)| Step::Insert(key, quota, cost, took, wait));
     let get =
-        (key.clone(), quota, 1_u32..4).prop_map(|(key, quota, cost)| Step::Get(key, quota, cost));
+        (key.clone(), quota, 1_u64..4).prop_map(|(key, quota, cost)| Step::Get(key, quota, cost));
     let step = prop_oneof![3 => insert, 6 => get, 1 => key.prop_map(Step::Remove)];
     prop::collection::vec((0_u64..60, step), 1..120)
 }
@@ -283,7 +283,7 @@ proptest! {
     #[test]
     fn answers_match_an_unbounded_cache(steps in steps()) {
         let (cache, quotas) = (DenyCache::default(), [limit_of(2), limit_of(20)]);
-        let mut model = BTreeMap::<(u128, usize, u32), (MonotonicTime, ReplyTiming, Decision)>::new();
+        let mut model = BTreeMap::<(u128, usize, u64), (MonotonicTime, ReplyTiming, Decision)>::new();
         let (mut monotonic, mut hits) = (ms(100), 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
             monotonic += later;
@@ -328,8 +328,8 @@ proptest! {
     /// Times are in microseconds. Both clocks show whole ms, which do not begin at the same time.
     #[test]
     fn retry_times_are_neither_too_early_nor_too_late(
-        charges in prop::collection::vec((0_u64..8_000_000, 1_u32..4), 1..20),
-        cost in 1_u32..6,
+        charges in prop::collection::vec((0_u64..8_000_000, 1_u64..4), 1..20),
+        cost in 1_u64..6,
         phases in (0_u64..1_000, 0_u64..1_000),
         delays in (0_u64..400_000, 0_u64..400_000),
         lookups in prop::collection::vec(0_u64..30_000_000, 1..20),

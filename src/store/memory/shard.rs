@@ -18,7 +18,7 @@ pub(super) struct RecordCharge {
     /// The record's id: the caller's key combined with the limit's identity; uniformly random, never 0.
     pub(super) id: u128,
     pub(super) quota: Quota,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     /// True if the limit may refuse.
     pub(super) enforce: bool,
 }
@@ -58,7 +58,7 @@ impl RecordShard {
     }
 
     /// Decides a charge of `cost`, and charges nothing.
-    pub(super) fn decide(&mut self, charge: &RecordCharge, now: StoreTime, cost: u32) -> Decision {
+    pub(super) fn decide(&mut self, charge: &RecordCharge, now: StoreTime, cost: u64) -> Decision {
         match self.table.find(charge.id) {
             Some(entry) => entry.state.decide(&charge.quota, now, cost),
             None => AlgorithmState::fresh(charge.quota.algorithm).decide(&charge.quota, now, cost),
@@ -195,7 +195,7 @@ impl RecordShard {
 /// that costs nothing must not raise the usage.
 fn usage_update(
     algorithm: Algorithm,
-    cost: u32,
+    cost: u64,
 ) -> impl FnOnce(RecordUsage, &Decision) -> RecordUsage {
     move |usage, decision| {
         if algorithm.holds_permit() {

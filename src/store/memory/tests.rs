@@ -19,7 +19,7 @@ use crate::{
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-fn limit(name: &str, quota: u32) -> Arc<Limit> {
+fn limit(name: &str, quota: u64) -> Arc<Limit> {
     Arc::new(Limit::new(LimitIdentity::new(name, 7), Quota::sliding(quota, 60_000, 6)))
 }
 
@@ -35,7 +35,7 @@ fn key(n: u64) -> u128 {
 
 #[test]
 fn concurrent_charges_admit_the_quota_exactly() {
-    const QUOTA: u32 = 10_000;
+    const QUOTA: u64 = 10_000;
     let (store, limit) = (MemoryStore::new(1_000), limit("a", QUOTA));
     let (admitted, start) = (AtomicU64::new(0), Barrier::new(2));
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn concurrent_charges_admit_the_quota_exactly() {
             });
         }
     });
-    assert_eq!(admitted.into_inner(), u64::from(QUOTA));
+    assert_eq!(admitted.into_inner(), QUOTA);
 }
 
 #[test]

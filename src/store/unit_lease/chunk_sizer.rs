@@ -15,12 +15,12 @@ pub(super) const GROW_BELOW: u64 = 250;
 pub(super) const SHRINK_ABOVE: u64 = 1_000;
 
 /// The largest chunk, in units.
-pub(super) const MAX_CHUNK: u32 = 1 << 20;
+pub(super) const MAX_CHUNK: u64 = 1 << 20;
 
 /// The chunk size of one lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct ChunkSizer {
-    chunk: u32,
+    chunk: u64,
     /// The monotonic time of the last reply; `None` if the store granted less than was asked for.
     replied_at: Option<MonotonicTime>,
 }
@@ -38,7 +38,7 @@ impl ChunkSizer {
 
     /// The next chunk, for a fetch that begins at `monotonic` because the last chunk is used up or its
     /// sub-window has ended.
-    pub(super) fn next_chunk(&mut self, monotonic: MonotonicTime, lease_size: LeaseSize) -> u32 {
+    pub(super) fn next_chunk(&mut self, monotonic: MonotonicTime, lease_size: LeaseSize) -> u64 {
         match lease_size {
             LeaseSize::Off => 0,
             LeaseSize::Units(count) => count.min(MAX_CHUNK),
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     /// The chunk after `count` chunks that each lasted `duration` ms.
-    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
+    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u64 {
         for _ in 0..count {
             sizer.record_full_grant(MonotonicTime::ZERO);
             sizer.next_chunk(MonotonicTime::from_ms(duration), LeaseSize::Auto);
@@ -85,7 +85,7 @@ mod tests {
             0,
             "the first fetch asks only for what it needs"
         );
-        let grown: Vec<u32> = (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - 1)).collect();
+        let grown: Vec<u64> = (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - 1)).collect();
         assert_eq!(grown, [1, 2, 3, 4, 6, 9]);
         assert_eq!(chunk_after(&mut sizer, 3, GROW_BELOW), 9);
         assert_eq!(chunk_after(&mut sizer, 3, SHRINK_ABOVE), 9);
@@ -111,7 +111,7 @@ mod tests {
         sizer.record_full_grant(MonotonicTime::ZERO);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(100)), 100);
         assert_eq!(
-            sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(u32::MAX)),
+            sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Units(u64::MAX)),
             MAX_CHUNK
         );
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Off), 0);

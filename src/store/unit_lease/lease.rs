@@ -59,7 +59,7 @@ const MAX_HOLD: u64 = 60_000;
 /// Units of one sub-window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct LeasedUnits {
-    count: u32,
+    count: u64,
     /// The monotonic time from which none may be spent.
     deadline: MonotonicTime,
     /// The end of the sub-window, in ms by the store's clock; the epoch before the first grant.
@@ -68,7 +68,7 @@ struct LeasedUnits {
 
 impl LeasedUnits {
     /// The units that may be spent at `monotonic`.
-    fn live(&self, monotonic: MonotonicTime) -> u32 {
+    fn live(&self, monotonic: MonotonicTime) -> u64 {
         if monotonic < self.deadline { self.count } else { 0 }
     }
 
@@ -124,7 +124,7 @@ pub(super) enum FailedFetch {
     Kept,
     /// The store did not execute it, and the operator has deleted the record of the units to be returned:
     /// this many are discarded.
-    Discarded(u32),
+    Discarded(u64),
     /// The outcome is unknown: at most this many units are lost.
     Lost(u64),
 }
@@ -226,18 +226,18 @@ impl<W: LeaseWaiter> Lease<W> {
 
     /// The number of units held here, to spend or to return.
     pub(super) fn outstanding(&self) -> u64 {
-        let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.units));
-        unspent.sum::<u64>() + u64::from(self.units.count)
+        let unspent = self.unspent.iter().map(|unspent| unspent.units);
+        unspent.sum::<u64>() + self.units.count
     }
 
     /// The units that can be spent at `monotonic`.
-    pub(super) fn spendable(&self, monotonic: MonotonicTime) -> u32 {
+    pub(super) fn spendable(&self, monotonic: MonotonicTime) -> u64 {
         self.units.live(monotonic)
     }
 
     /// Takes `cost` units at `monotonic`, if they are here and no fetch is in flight.
     #[inline]
-    pub(super) fn take(&mut self, cost: u32, monotonic: MonotonicTime) -> Option<LeaseCharge> {
+    pub(super) fn take(&mut self, cost: u64, monotonic: MonotonicTime) -> Option<LeaseCharge> {
         if self.fetch.is_some() {
             return None;
         }
@@ -253,7 +253,7 @@ impl<W: LeaseWaiter> Lease<W> {
     pub(super) fn refund(
         &mut self,
         charged_at: StoreTime,
-        cost: u32,
+        cost: u64,
         monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
         if !self.units.covers(&self.limit.quota, charged_at, monotonic) {
@@ -284,7 +284,7 @@ impl<W: LeaseWaiter> Lease<W> {
         &mut self,
         waiter: W,
         monotonic: MonotonicTime,
-        extra_divisor: u32,
+        extra_divisor: u64,
     ) -> EnqueueOutcome {
         self.used_at = monotonic;
         if self.fetch.is_some() {
@@ -305,7 +305,7 @@ impl<W: LeaseWaiter> Lease<W> {
     }
 
     /// Begins a fetch at `monotonic` for the requests that wait.
-    fn begin_fetch(&mut self, monotonic: MonotonicTime, extra_divisor: u32) -> FetchRequest {
+    fn begin_fetch(&mut self, monotonic: MonotonicTime, extra_divisor: u64) -> FetchRequest {
         self.expire(monotonic);
         self.fetch = Some(FetchInFlight { waiters: self.queue.len(), is_discarded: false });
         let extra = self.sizer.next_chunk(monotonic, self.limit.lease_size);
@@ -330,8 +330,8 @@ impl<W: LeaseWaiter> Lease<W> {
         &mut self,
         request: &FetchRequest,
         reply: &FetchReply,
-        extra_divisor: u32,
-    ) -> (Option<FetchRequest>, u32) {
+        extra_divisor: u64,
+    ) -> (Option<FetchRequest>, u64) {
         let FetchReply { grant, decided_at: now, received, .. } = reply;
         let UnitDemand { minimum, needed, extra, .. } = request.demand;
         let decision = grant.decision;
@@ -453,7 +453,7 @@ impl<W: LeaseWaiter> Lease<W> {
         let charged_at = self.units.end.minus_ms(1);
         let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
         // The units move back to the store, so `remaining` in response headers does not change.
-        self.snapshot.remaining += u64::from(to_return.units);
+        self.snapshot.remaining += to_return.units;
         self.mark_for_return(to_return);
     }
 

@@ -48,10 +48,10 @@ impl LeaseKey {
         let lease_size = match limit.lease_size {
             LeaseSize::Off => 0,
             LeaseSize::Auto => 1,
-            LeaseSize::Units(count) => u64::from(count) + 2,
+            LeaseSize::Units(count) => count.saturating_add(2),
         };
         let flags = u64::from(limit.algorithm().is_strict()) << 1 | u64::from(limit.enforce);
-        let quota = u64::from(limit.quota.limit) << 2 | flags;
+        let quota = limit.quota.limit << 2 | flags;
         let low = mix(quota) ^ mix(!lease_size);
         Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
     }
@@ -155,7 +155,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        cost: u32,
+        cost: u64,
         monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
         let lease_key = LeaseKey::of(limit, key);
@@ -170,7 +170,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         limit: &Limit,
         key: Key,
         charged_at: StoreTime,
-        cost: u32,
+        cost: u64,
         monotonic: MonotonicTime,
     ) -> Option<LeaseCharge> {
         let lease_key = LeaseKey::of(limit, key);
@@ -185,7 +185,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         limit: &Arc<Limit>,
         key: Key,
         charged_at: StoreTime,
-        cost: u32,
+        cost: u64,
         monotonic: MonotonicTime,
     ) -> bool {
         let refunded = self.with_lease(limit, key, monotonic, |lease, stats| {
@@ -193,7 +193,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
             if lease.refund(charged_at, cost, monotonic).is_none()
                 && !lease.mark_for_return(to_return)
             {
-                stats.discarded += u64::from(cost);
+                stats.discarded += cost;
             }
         });
         refunded.is_some()
@@ -231,8 +231,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     ) -> Option<FetchRequest> {
         let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
         let Stripe { records, stats } = &mut *stripe;
-        stats.granted += u64::from(reply.grant.units);
-        stats.returned += u64::from(request.demand.returned.units);
+        stats.granted += reply.grant.units;
+        stats.returned += request.demand.returned.units;
         // A lease with a fetch in flight is never removed.
         let leases = records.get_mut(&record)?;
         let is_partial = reply.grant.units < request.demand.needed;
@@ -241,7 +241,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         let lease = leases.iter_mut().find(|lease| lease.id() == lease_id)?;
         let (next, discarded) =
             lease.complete(request, &reply.with_own_units(unspent), extra_divisor);
-        stats.discarded += u64::from(discarded);
+        stats.discarded += discarded;
         next
     }
 
@@ -268,7 +268,7 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         };
         for to_return in unspent {
             if !lease.mark_for_return(to_return) {
-                stats.discarded += u64::from(to_return.units);
+                stats.discarded += to_return.units;
             }
         }
         if lease.has_unspent() { OnPartialGrant::Retry } else { OnPartialGrant::Refuse }
@@ -296,17 +296,17 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
         let mut stripe = self.stripe(lease_key.record).lock();
         match stripe.get_mut(lease_key).map(|lease| lease.fail(request, failure)) {
             Some(FailedFetch::Lost(units)) => stripe.stats.lost += units,
-            Some(FailedFetch::Discarded(units)) => stripe.stats.discarded += u64::from(units),
+            Some(FailedFetch::Discarded(units)) => stripe.stats.discarded += units,
             Some(FailedFetch::Kept) | None => {}
         }
     }
 
     /// Units of the record of `key` under `limit`, of every quota, that can be spent here at `monotonic`.
-    pub fn spendable(&self, limit: &Limit, key: Key, monotonic: MonotonicTime) -> u32 {
+    pub fn spendable(&self, limit: &Limit, key: Key, monotonic: MonotonicTime) -> u64 {
         let record = record_id(limit, key);
         let stripe = self.stripe(record).lock();
         let leases = stripe.records.get(&record).into_iter().flatten();
-        leases.map(|lease| lease.spendable(monotonic)).fold(0, u32::saturating_add)
+        leases.map(|lease| lease.spendable(monotonic)).fold(0, u64::saturating_add)
     }
 
     /// The store's last reply for `key` under `limit`.
@@ -385,8 +385,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
     }
 
     /// Counts units that were taken here and can be neither spent nor returned.
-    pub fn count_lost(&self, limit: &Limit, key: Key, cost: u32) {
-        self.stripe(record_id(limit, key)).lock().stats.lost += u64::from(cost);
+    pub fn count_lost(&self, limit: &Limit, key: Key, cost: u64) {
+        self.stripe(record_id(limit, key)).lock().stats.lost += cost;
     }
 
     /// Totals of all leases, for metrics. Takes every lock, one after the other.
@@ -407,8 +407,8 @@ impl<W: LeaseWaiter> LeaseRegistry<W> {
 
     /// Twice the number of gateways, so that all their extra units together are at most half of the
     /// remainder.
-    fn extra_divisor(&self) -> u32 {
-        self.gateways.load(Relaxed).max(1).saturating_mul(2)
+    fn extra_divisor(&self) -> u64 {
+        u64::from(self.gateways.load(Relaxed).max(1)) * 2
     }
 
     /// Applies `act` to the lease of `key` under `limit`, and makes the lease if it is missing. `None` if
@@ -449,7 +449,7 @@ fn push_unspent<W: LeaseWaiter>(
     out: &mut Vec<UnspentUnits>,
 ) {
     for to_return in returns.drain(..) {
-        stats.returned += u64::from(to_return.units);
+        stats.returned += to_return.units;
         out.push(UnspentUnits { limit: Arc::clone(lease.limit()), key: lease.key(), to_return });
     }
 }

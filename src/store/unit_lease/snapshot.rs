@@ -30,10 +30,10 @@ impl LeaseSnapshot {
     }
 
     /// A charge at `monotonic` that leaves `left` units in the lease.
-    pub fn charge(&self, monotonic: MonotonicTime, left: u32) -> LeaseCharge {
+    pub fn charge(&self, monotonic: MonotonicTime, left: u64) -> LeaseCharge {
         LeaseCharge {
             charged_at: self.now(monotonic),
-            remaining: self.remaining + u64::from(left),
+            remaining: self.remaining + left,
             reset_at: self.reset_at,
         }
     }
@@ -54,7 +54,7 @@ pub struct LeaseCharge {
 impl LeaseCharge {
     /// The decision for the request: admitted.
     pub fn decision(&self, quota: &Quota) -> Decision {
-        let limit = u64::from(quota.limit);
+        let limit = quota.limit;
         let remaining = self.remaining.min(limit);
         Decision {
             admitted: true,

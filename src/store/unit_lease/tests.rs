@@ -33,17 +33,17 @@ fn limit(lease_size: LeaseSize) -> Arc<Limit> {
 /// A request that records its outcome, unless it is cancelled.
 #[derive(Clone, Default)]
 struct TestWaiter {
-    cost: u32,
+    cost: u64,
     is_cancelled: bool,
     outcomes: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
 impl TestWaiter {
-    fn of(cost: u32) -> Self {
+    fn of(cost: u64) -> Self {
         Self { cost, ..Self::default() }
     }
 
-    fn cancelled(cost: u32) -> Self {
+    fn cancelled(cost: u64) -> Self {
         Self { cost, is_cancelled: true, ..Self::default() }
     }
 
@@ -60,7 +60,7 @@ impl TestWaiter {
 }
 
 impl LeaseWaiter for TestWaiter {
-    fn cost(&self) -> u32 {
+    fn cost(&self) -> u64 {
         self.cost
     }
 
@@ -83,7 +83,7 @@ struct TestLease {
 }
 
 impl TestLease {
-    fn take(&self, cost: u32, now_ms: u64) -> Option<LeaseCharge> {
+    fn take(&self, cost: u64, now_ms: u64) -> Option<LeaseCharge> {
         self.registry.take(&self.limit, self.key, cost, ms(now_ms))
     }
 
@@ -91,12 +91,12 @@ impl TestLease {
         self.registry.join(&self.limit, self.key, waiter, ms(now_ms))
     }
 
-    fn refund(&self, now: StoreTime, cost: u32, now_ms: u64) -> bool {
+    fn refund(&self, now: StoreTime, cost: u64, now_ms: u64) -> bool {
         self.registry.refund(&self.limit, self.key, now, cost, ms(now_ms)).is_some()
     }
 
     /// Puts `units` into the lease at 100 ms, by a fetch for a request of cost 1.
-    fn stock(self, units: u32) -> Self {
+    fn stock(self, units: u64) -> Self {
         let fetch = expect_fetch(self.join(TestWaiter::of(1), 100));
         assert!(fetch.complete(&reply(1 + units, 50, 100)).is_none());
         self
@@ -113,7 +113,7 @@ fn lease(registry: &Registry, limit: &Arc<Limit>, key: Key) -> TestLease {
 
 /// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `now_ms`, without
 /// delay.
-fn reply(units: u32, remaining: u64, now_ms: u64) -> FetchReply {
+fn reply(units: u64, remaining: u64, now_ms: u64) -> FetchReply {
     let decided_at = START + now_ms;
     let decision = Decision {
         admitted: units > 0,

@@ -27,9 +27,9 @@ impl<W: LeaseWaiter> WaitQueue<W> {
     }
 
     /// The lowest cost of a request, and the sum of all costs; both 0 if none waits.
-    pub(super) fn costs(&self) -> (u32, u32) {
+    pub(super) fn costs(&self) -> (u64, u64) {
         let costs = self.0.iter().map(LeaseWaiter::cost);
-        (costs.clone().min().unwrap_or(0), costs.fold(0, u32::saturating_add))
+        (costs.clone().min().unwrap_or(0), costs.fold(0, u64::saturating_add))
     }
 
     /// Removes and returns the requests after the first `count`.
@@ -44,7 +44,7 @@ impl<W: LeaseWaiter> WaitQueue<W> {
 
     /// Spends `units` for the requests in order, as the store would. Passes over a request that costs more
     /// than is left; it stays in the queue.
-    pub(super) fn grant(&mut self, units: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
+    pub(super) fn grant(&mut self, units: &mut u64, outcome: impl Fn(u64) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
             match units.checked_sub(waiter.cost()) {
                 // A cancelled request spends nothing.
@@ -59,7 +59,7 @@ impl<W: LeaseWaiter> WaitQueue<W> {
     }
 
     /// Ends the wait of each request with the `outcome` for its cost.
-    pub(super) fn end(self, outcome: impl Fn(u32) -> WaiterOutcome) {
+    pub(super) fn end(self, outcome: impl Fn(u64) -> WaiterOutcome) {
         for waiter in self.0 {
             let outcome = outcome(waiter.cost());
             waiter.serve(outcome);

@@ -10,7 +10,7 @@ use crate::{
 /// A request that waits for units.
 pub trait LeaseWaiter: Send + 'static {
     /// The request's cost, in units; at least 1.
-    fn cost(&self) -> u32;
+    fn cost(&self) -> u64;
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
     /// Returns false if the request was cancelled, so that no unit is spent.

@@ -15,7 +15,7 @@ use crate::{options::redis_options, redis_server::RedisServer};
 const WINDOW: u64 = 3_600_000;
 
 /// A sliding-window limit of one hour.
-pub fn limit(quota: u32, lease_size: LeaseSize) -> Arc<Limit> {
+pub fn limit(quota: u64, lease_size: LeaseSize) -> Arc<Limit> {
     Arc::new(Limit {
         on_failure: OnFailure::Closed,
         lease_size,

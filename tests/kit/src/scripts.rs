@@ -49,7 +49,7 @@ impl ScriptCaller {
     }
 
     /// Charges each `(now, cost)`; returns the number of admitted charges. `now` is in ms.
-    pub fn charge(&mut self, key: &str, quota: &Quota, charges: &[(u64, u32)]) -> u64 {
+    pub fn charge(&mut self, key: &str, quota: &Quota, charges: &[(u64, u64)]) -> u64 {
         let mut admitted = 0;
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
@@ -72,7 +72,7 @@ impl ScriptCaller {
 
     /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be [`ADJUST`].
     /// Times are in ms.
-    pub fn refund(&mut self, key: &str, quota: &Quota, now: u64, charges: &[(u64, u32)]) {
+    pub fn refund(&mut self, key: &str, quota: &Quota, now: u64, charges: &[(u64, u64)]) {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();
             for (charged_at, cost) in batch {

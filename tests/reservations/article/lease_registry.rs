@@ -21,7 +21,7 @@ pub(super) const WINDOW: u64 = 6_000;
 /// A thread of the article: a request that records its outcome.
 #[derive(Clone, Default)]
 pub(super) struct Thread {
-    cost: u32,
+    cost: u64,
     outcomes: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
@@ -38,7 +38,7 @@ impl Thread {
 }
 
 impl LeaseWaiter for Thread {
-    fn cost(&self) -> u32 {
+    fn cost(&self) -> u64 {
         self.cost
     }
 
@@ -53,11 +53,11 @@ pub(super) struct Store {
     state: AlgorithmState,
     quota: Quota,
     pub(super) calls: u32,
-    pub(super) charged: u32,
+    pub(super) charged: u64,
 }
 
 impl Store {
-    pub(super) fn of(limit: u32) -> Self {
+    pub(super) fn of(limit: u64) -> Self {
         let quota = Quota::sliding(limit, WINDOW, 1);
         Self { state: AlgorithmState::fresh(quota.algorithm), quota, calls: 0, charged: 0 }
     }
@@ -94,7 +94,7 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// One of `gateways`, with a reserve of `batch`.
-    pub(super) fn new(quota: u32, batch: u32, gateways: u32) -> Self {
+    pub(super) fn new(quota: u64, batch: u64, gateways: u32) -> Self {
         let leases = Arc::new(LeaseRegistry::default());
         leases.set_gateways(gateways);
         let limit = Arc::new(Limit {
@@ -104,11 +104,11 @@ impl Gateway {
         Self { leases, limit }
     }
 
-    pub(super) fn take(&self, key: u128, cost: u32, now_ms: u64) -> Option<LeaseCharge> {
+    pub(super) fn take(&self, key: u128, cost: u64, now_ms: u64) -> Option<LeaseCharge> {
         self.leases.take(&self.limit, Key(key), cost, MonotonicTime::from_ms(now_ms))
     }
 
-    pub(super) fn enter(&self, key: u128, cost: u32, now_ms: u64) -> EntryOutcome {
+    pub(super) fn enter(&self, key: u128, cost: u64, now_ms: u64) -> EntryOutcome {
         if let Some(taken) = self.take(key, cost, now_ms) {
             return EntryOutcome::Admitted(taken);
         }
@@ -125,14 +125,14 @@ impl Gateway {
         }
     }
 
-    pub(super) fn expect_fetch(&self, cost: u32, now_ms: u64) -> (Thread, Fetch) {
+    pub(super) fn expect_fetch(&self, cost: u64, now_ms: u64) -> (Thread, Fetch) {
         match self.enter(1, cost, now_ms) {
             EntryOutcome::Fetches(thread, fetch) => (thread, fetch),
             EntryOutcome::Admitted(_) | EntryOutcome::Waits(_) => panic!("expected a fetch"),
         }
     }
 
-    pub(super) fn expect_wait(&self, cost: u32, now_ms: u64) -> Thread {
+    pub(super) fn expect_wait(&self, cost: u64, now_ms: u64) -> Thread {
         match self.enter(1, cost, now_ms) {
             EntryOutcome::Waits(thread) => thread,
             EntryOutcome::Admitted(_) | EntryOutcome::Fetches(..) => {
@@ -142,7 +142,7 @@ impl Gateway {
     }
 
     /// Runs one thread alone. True if it is admitted.
-    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, now_ms: u64) -> bool {
+    pub(super) fn run_alone(&self, store: &mut Store, cost: u64, now_ms: u64) -> bool {
         match self.enter(1, cost, now_ms) {
             EntryOutcome::Admitted(_) => true,
             EntryOutcome::Waits(_) => panic!("there is no other thread"),

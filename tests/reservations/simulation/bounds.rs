@@ -21,7 +21,7 @@ pub(super) fn assert_bounds(world: &World) {
 fn sum(admissions: &[Admission], from: StoreTime, to: StoreTime) -> u64 {
     let first = admissions.partition_point(|admission| admission.at < from);
     let last = admissions.partition_point(|admission| admission.at < to);
-    admissions[first..last.max(first)].iter().map(|admission| u64::from(admission.cost)).sum()
+    admissions[first..last.max(first)].iter().map(|admission| admission.cost).sum()
 }
 
 /// Asserts that at most the quota is admitted in each window of the store.
@@ -29,7 +29,7 @@ fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[StoreTim
     let quota = world.plan.limit.quota;
     for end in ends {
         let used = sum(admissions, *end - quota.window, *end);
-        assert!(used <= u64::from(quota.limit), "{used} in the window to {end:?}");
+        assert!(used <= quota.limit, "{used} in the window to {end:?}");
     }
     let in_a_window = |admission: &Admission| {
         ends.iter().any(|end| (*end - quota.window..*end).contains(&admission.at))
@@ -41,7 +41,7 @@ fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[StoreTim
 /// matter.
 fn assert_sliding_window(world: &World, admissions: &[Admission]) {
     let quota = world.plan.limit.quota;
-    let (limit, sub_window, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
+    let (limit, sub_window, window) = (quota.limit, quota.sub_window(), quota.window);
     for admission in admissions {
         let from = admission.at;
         let aligned = from.round_down(sub_window);

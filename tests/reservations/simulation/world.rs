@@ -38,13 +38,13 @@ type Mailbox = Arc<Mutex<Vec<(usize, WaiterOutcome)>>>;
 /// A request that waits for its outcome.
 pub(super) struct Caller {
     id: usize,
-    cost: u32,
+    cost: u64,
     mailbox: Mailbox,
     is_cancelled: bool,
 }
 
 impl LeaseWaiter for Caller {
-    fn cost(&self) -> u32 {
+    fn cost(&self) -> u64 {
         self.cost
     }
 
@@ -59,7 +59,7 @@ impl LeaseWaiter for Caller {
 struct Request {
     gateway: usize,
     key: usize,
-    cost: u32,
+    cost: u64,
 }
 
 /// An admitted request.
@@ -68,7 +68,7 @@ pub(super) struct Admission {
     pub(super) key: usize,
     /// By the store's clock.
     pub(super) at: StoreTime,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
 }
 
 struct Gateway {
@@ -79,7 +79,7 @@ struct Gateway {
     /// The number of restarts.
     incarnation: u32,
     /// By (key, cost): the monotonic time until which requests are refused without a call.
-    denied: BTreeMap<(usize, u32), u64>,
+    denied: BTreeMap<(usize, u64), u64>,
     spent: u64,
     /// Units charged for a fetch without a reply.
     unreplied: u64,
@@ -115,7 +115,7 @@ enum Event {
         gateway: usize,
         key: usize,
         at: StoreTime,
-        cost: u32,
+        cost: u64,
     },
     /// A gateway refunds an admitted request to its lease.
     Refund {
@@ -127,7 +127,7 @@ enum Event {
     Sweep(usize),
     Crash(usize),
     /// A gateway's quota changes: (gateway, quota).
-    Reload(usize, u32),
+    Reload(usize, u64),
 }
 
 pub(super) struct World {

@@ -15,7 +15,7 @@ use tidegate::{
 use super::{counter_store_on, shards};
 use crate::support::{NOW, eventually};
 
-fn own(consumer: &str, quota: u32) -> Override {
+fn own(consumer: &str, quota: u64) -> Override {
     let text = format!(r#"{{"limit":"each","consumer":"{consumer}","quota":{quota}}}"#);
     Override::of_json(text.as_bytes()).expect("an override")
 }

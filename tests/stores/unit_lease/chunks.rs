@@ -59,10 +59,10 @@ async fn an_auto_reserve_adapts_to_demand() {
 }
 
 /// Charges until the first refusal. Returns the sum of admitted costs.
-async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>, cost: u32) -> u64 {
+async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>, cost: u64) -> u64 {
     let mut admitted = 0;
     while gateway.charge_cost(limit, cost).await.admitted {
-        admitted += u64::from(cost);
+        admitted += cost;
     }
     admitted
 }
@@ -151,11 +151,11 @@ async fn mixed_costs_use_exactly_the_quota() {
     let gateways = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = leased_limit("leased", 500, 20);
     let mut spent = 0;
-    for turn in 0_u32..400 {
+    for turn in 0_u64..400 {
         let (gateway, cost) =
-            (&gateways[turn as usize % 2], 1 + turn.wrapping_mul(2_654_435_761) % 7);
+            (&gateways[turn as usize % 2], 1 + turn * 2_654_435_761 % (1 << 32) % 7);
         if gateway.charge_cost(&limit, cost).await.admitted {
-            spent += u64::from(cost);
+            spent += cost;
         }
         if turn % 50 == 0 {
             let outstanding: u64 = gateways.iter().map(LeaseGateway::outstanding).sum();
@@ -184,7 +184,7 @@ async fn a_peek_counts_local_units_as_remaining() {
     });
     assert!(here.charge_one(&limit).await.admitted);
     let outstanding = here.outstanding();
-    assert!(other.charge_cost(&limit, 9 - outstanding as u32).await.admitted);
+    assert!(other.charge_cost(&limit, 9 - outstanding).await.admitted);
     let one = [charge(&limit, 1)];
     for cost in [1, 5] {
         let charges = [Charge { cost, ..one[0] }];
@@ -195,7 +195,7 @@ async fn a_peek_counts_local_units_as_remaining() {
         for verdict in peeks {
             let peeked = verdict.decision(0);
             assert_eq!((peeked.used, peeked.remaining), (10 - outstanding, outstanding));
-            let is_admitted = u64::from(cost) <= outstanding;
+            let is_admitted = cost <= outstanding;
             assert_eq!(
                 (peeked.admitted, peeked.retry_at.is_none()),
                 (is_admitted, is_admitted),

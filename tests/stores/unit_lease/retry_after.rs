@@ -10,7 +10,7 @@ use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge};
 
 /// A limit of one request per window.
-fn one_per_window(name: &str, window: u64, units: u32) -> Arc<Limit> {
+fn one_per_window(name: &str, window: u64, units: u64) -> Arc<Limit> {
     let quota = Quota::new(1, window, Algorithm::FixedWindow);
     Arc::new(Limit { quota, ..Limit::clone(&leased_limit(name, 1, units)) })
 }

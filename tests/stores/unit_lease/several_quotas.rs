@@ -12,7 +12,7 @@ use super::{LeaseGateway, calls, leased_limit};
 use crate::support::{NOW, charge};
 
 /// `quota` an hour in fixed windows, in leases of 20.
-fn hourly(quota: u32) -> Arc<Limit> {
+fn hourly(quota: u64) -> Arc<Limit> {
     let quota = Quota::new(quota, 3_600_000, Algorithm::FixedWindow);
     Arc::new(Limit { quota, ..Limit::clone(&leased_limit("tiers", 20, 20)) })
 }

@@ -119,7 +119,7 @@ fn corrections_of_one_record_and_time_are_merged() {
         assert!(queues.push(1, pending(limit, key, change)).is_none());
         queues.waiting == before
     };
-    let most = Change::Refund { charged_at: StoreTime::from_unix_ms(5), cost: u32::MAX - 1 };
+    let most = Change::Refund { charged_at: StoreTime::from_unix_ms(5), cost: MAX_UNITS - 1 };
     let pushed = [
         push(&window, 1, refund(5)),
         push(&window, 1, refund(5)),
@@ -136,8 +136,8 @@ fn corrections_of_one_record_and_time_are_merged() {
     assert_eq!(pushed, merged);
     assert!(queues.start_sender());
     let (_, batch) = queues.take_batch(MonotonicTime::ZERO).unwrap();
-    let costs: Vec<u32> = batch.iter().map(|pending| pending.change.cost()).collect();
-    assert_eq!(costs, [2, u32::MAX, 1, 1, 3, 1, 1]);
+    let costs: Vec<u64> = batch.iter().map(|pending| pending.change.cost()).collect();
+    assert_eq!(costs, [2, MAX_UNITS, 1, 1, 3, 1, 1]);
 }
 
 #[test]

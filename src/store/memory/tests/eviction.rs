@@ -20,7 +20,7 @@ fn flooded(
     limit: &Arc<Limit>,
     used: u32,
     flood: &Arc<Limit>,
-    cost: u32,
+    cost: u64,
     requests: u64,
 ) -> MemoryStore {
     let store = MemoryStore::new(ROOM);

@@ -11,7 +11,7 @@ fn shares_are_rounded_up() {
 }
 
 /// The algorithm at `at` in [`Algorithm::all`].
-fn sized(at: usize, quota: u32, max_wait: u32) -> Arc<Limit> {
+fn sized(at: usize, quota: u64, max_wait: u32) -> Arc<Limit> {
     let quota = Quota::new(quota, 6_000, Algorithm::all(6, max_wait)[at]);
     Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) })
 }
@@ -24,8 +24,8 @@ proptest! {
     #[test]
     fn a_share_admits_the_first_request_that_the_quota_admits(
         at in 0_usize..6,
-        quota in 1_u32..60,
-        cost in 1_u32..70,
+        quota in 1_u64..60,
+        cost in 1_u64..70,
         gateways in 1_u32..=20,
         max_wait in prop_oneof![Just(0), 1_u32..20_000],
     ) {
@@ -41,8 +41,8 @@ proptest! {
     #[test]
     fn a_share_admits_what_the_quota_admits_of_two_charges(
         at in 0_usize..6,
-        quota in 1_u32..60,
-        costs in (1_u32..40, 1_u32..40),
+        quota in 1_u64..60,
+        costs in (1_u64..40, 1_u64..40),
         gateways in 1_u32..=20,
         max_wait in 0_u32..20_000,
     ) {
@@ -58,8 +58,8 @@ proptest! {
     #[test]
     fn retry_after_of_a_share_admits(
         at in 0_usize..6,
-        quota in 1_u32..60,
-        costs in prop::collection::vec(1_u32..20, 1..12),
+        quota in 1_u64..60,
+        costs in prop::collection::vec(1_u64..20, 1..12),
         gateways in 1_u32..=20,
         max_wait in 0_u32..20_000,
     ) {

@@ -40,7 +40,7 @@ impl Gateway {
     }
 
     /// A gateway that has `units` at 1 ms, after one was spent.
-    fn stocked(units: u32) -> Self {
+    fn stocked(units: u64) -> Self {
         let gateway = Self::new();
         let first = expect_fetch(gateway.lease.join(TestWaiter::of(1), 1));
         assert!(first.complete(&reply(1 + units, 90, 1)).is_none());

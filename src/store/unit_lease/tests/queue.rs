@@ -7,14 +7,14 @@ fn test_lease(registry: &Registry) -> TestLease {
     lease(registry, &limit(LeaseSize::Units(10)), KEY)
 }
 
-fn join_queue(lease: &TestLease, cost: u32, now_ms: u64) -> TestWaiter {
+fn join_queue(lease: &TestLease, cost: u64, now_ms: u64) -> TestWaiter {
     let waiter = TestWaiter::of(cost);
     assert!(matches!(lease.join(waiter.clone(), now_ms), JoinOutcome::Waiting));
     waiter
 }
 
 /// A lease with `units` at 100 ms.
-fn stocked(registry: &Registry, units: u32) -> TestLease {
+fn stocked(registry: &Registry, units: u64) -> TestLease {
     test_lease(registry).stock(units)
 }
 

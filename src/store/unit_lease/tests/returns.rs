@@ -3,11 +3,11 @@
 use super::*;
 use crate::clock::StoreTime;
 
-fn stocked(registry: &Registry, limit: &Arc<Limit>, key: Key, units: u32) -> TestLease {
+fn stocked(registry: &Registry, limit: &Arc<Limit>, key: Key, units: u64) -> TestLease {
     lease(registry, limit, key).stock(units)
 }
 
-fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u32, StoreTime)> {
+fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u64, StoreTime)> {
     let mut out = Vec::new();
     registry.sweep(ms(now_ms), |_| true, &mut out);
     out.iter().map(|unspent| (unspent.to_return.units, unspent.to_return.charged_at)).collect()
@@ -122,7 +122,7 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
     }
     assert_eq!(registry.stats().entries, 1);
     let back = sweep(&registry, 100 + REMOVAL_TIMEOUT);
-    assert_eq!(back.iter().map(|(units, _)| units).sum::<u32>(), 5);
+    assert_eq!(back.iter().map(|(units, _)| units).sum::<u64>(), 5);
 }
 
 /// After a reload or in another tier, a record may have another quota.
@@ -179,11 +179,11 @@ fn drain_returns_all_units() {
     let fetch = expect_fetch(busy.join(TestWaiter::of(4), 101));
     let mut out = Vec::new();
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u32>(), 5);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u64>(), 5);
     assert_eq!(registry.stats().outstanding, 3, "in flight");
     assert!(fetch.complete(&reply(2, 40, 102)).is_none());
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u32>(), 6);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.units).sum::<u64>(), 6);
     assert_eq!((registry.stats().outstanding, registry.stats().entries), (0, 0));
 }
 
@@ -239,7 +239,7 @@ fn a_refund_after_the_idle_return_adds_one_unit() {
     granted.grant.spendable_until = START + 60_000;
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
     let taken = lease.take(1, 101).expect("5 units are left");
-    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u32>(), 4);
+    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u64>(), 4);
     let monotonic = 102 + IDLE_TIMEOUT;
     let back = registry
         .refund(&limit, KEY, taken.charged_at, 1, ms(monotonic))

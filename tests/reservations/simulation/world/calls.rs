@@ -58,7 +58,7 @@ impl World {
         }
         let is_awaited = self.calls[call].fetch.is_some() && !is_over;
         if is_awaited && incarnation == self.gateways[gateway].incarnation {
-            self.gateways[gateway].unreplied += u64::from(grant.units);
+            self.gateways[gateway].unreplied += grant.units;
         }
         self.replies.push((grant, now));
         if !self.rng.one_in(self.plan.failures) {
@@ -71,7 +71,7 @@ impl World {
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
             let monotonic = self.monotonic(at);
-            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), monotonic))
+            gateway.leases.spendable(&gateway.limit, Key(key as u128), monotonic)
         };
         self.gateways.iter().enumerate().map(of).sum()
     }
@@ -87,7 +87,7 @@ impl World {
         let fetch = self.calls[call].fetch.take();
         self.calls[call].is_over = true;
         if let Some(fetch) = fetch {
-            self.gateways[gateway].unreplied -= u64::from(grant.units);
+            self.gateways[gateway].unreplied -= grant.units;
             if let Some(next) =
                 fetch.complete(&FetchReply { grant, decided_at: now, sent, received })
             {
@@ -112,7 +112,7 @@ impl World {
         self.calls[call].is_over = true;
         let monotonic = self.monotonic(gateway);
         if let Some(fetch) = self.calls[call].fetch.take() {
-            self.gateways[gateway].unconfirmed += u64::from(demand.returned.units);
+            self.gateways[gateway].unconfirmed += demand.returned.units;
             if self.rng.one_in(4) {
                 drop(fetch);
             } else {
@@ -128,7 +128,7 @@ impl World {
     fn refuse(&mut self, id: usize, left: u64, retry_at: Option<StoreTime>, now: StoreTime) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
-        assert!(left < u64::from(cost), "refused {cost} of {left}");
+        assert!(left < cost, "refused {cost} of {left}");
         let monotonic = self.monotonic(gateway);
         let until = monotonic
             + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
@@ -146,7 +146,7 @@ impl World {
                 let Request { gateway, cost, .. } = self.requests[id];
                 match outcome {
                     WaiterOutcome::Granted(taken) => {
-                        self.gateways[gateway].spent += u64::from(cost);
+                        self.gateways[gateway].spent += cost;
                         let (now, arrived) = (self.store_now(), self.pending.get(&id).copied());
                         assert!(taken.charged_at <= now);
                         // A request that arrived after the store's decision was not decided there.

@@ -15,7 +15,7 @@ impl World {
     pub(super) fn send_request(&mut self) {
         let gateway = self.any_gateway();
         let key = self.rng.below(self.plan.keys as u64) as usize;
-        let cost = 1 + self.rng.below(u64::from(self.plan.max_cost)) as u32;
+        let cost = 1 + self.rng.below(self.plan.max_cost);
         let (id, monotonic) = (self.requests.len(), self.monotonic(gateway));
         self.requests.push(Request { gateway, key, cost });
         let at = &mut self.gateways[gateway];
@@ -33,7 +33,7 @@ impl World {
         }
         let at = &self.gateways[gateway];
         if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, monotonic) {
-            self.gateways[gateway].spent += u64::from(cost);
+            self.gateways[gateway].spent += cost;
             self.assert_local_charge(&taken, key);
             return self.admit(id, self.store_now(), taken.charged_at, true);
         }
@@ -68,7 +68,7 @@ impl World {
     pub(super) fn admit(&mut self, id: usize, at: StoreTime, now: StoreTime, is_local: bool) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
-        self.admitted_cost += u64::from(cost);
+        self.admitted_cost += cost;
         self.admitted.push(Some(Admission { key, at, cost }));
         if is_local && self.rng.one_in(self.plan.refunds) {
             let admission = self.admitted.len() - 1;
@@ -92,16 +92,16 @@ impl World {
             return;
         }
         if at.leases.refund(&at.limit, Key(key as u128), now, cost, monotonic).is_some() {
-            at.spent -= u64::from(cost);
+            at.spent -= cost;
             self.admitted[admission] = None;
-            self.admitted_cost -= u64::from(cost);
+            self.admitted_cost -= cost;
         }
     }
 
     /// Sends a request to the store without a lease.
     pub(super) fn call_directly(&mut self, id: usize) {
         let Request { gateway, key, cost } = self.requests[id];
-        let extra_divisor = 2 * self.plan.gateways as u32;
+        let extra_divisor = 2 * self.plan.gateways as u64;
         let demand =
             UnitDemand { minimum: cost, needed: cost, extra_divisor, ..UnitDemand::default() };
         self.send_call(gateway, key, demand, None, Some(id));
