@@ -60,7 +60,7 @@ impl Gateway {
         request: &mut RequestContext,
         limits: &mut ChargedLimits,
     ) -> Admission {
-        let decided = if limits.iter().any(ChargedLimit::blocks_others) {
+        let decided = if limits.iter().any(ChargedLimit::must_be_delivered) {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(request, limits)).await
         } else {
@@ -95,7 +95,7 @@ impl Gateway {
         }
     }
 
-    /// Charges a request whose limits reserve slots or permits. These block other requests, so if the
+    /// Charges a request whose limits reserve slots or permits, or estimates. These block other requests, so if the
     /// client goes away before the store answers, the call still finishes, and its charges are
     /// refunded.
     async fn charge_detached(

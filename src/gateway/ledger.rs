@@ -9,6 +9,7 @@ use super::{
     request_id::RequestId,
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
+    settlement::{ResponseTotals, Settlement},
 };
 use crate::{
     clock::{Stopwatch, StoreTime},
@@ -71,6 +72,8 @@ pub struct Ledger {
     pub(super) upstream_time: Option<Duration>,
     /// Body bytes of the response that were buffered for sending.
     bytes_sent: u64,
+    /// The cost that was settled when the response ended; of several limits, the largest.
+    pub(super) settled_cost: Option<u64>,
     /// `None` unless the response is a tunnel.
     pub(super) tunnel: Option<OpenTunnel>,
     end: ResponseEnd,
@@ -123,6 +126,7 @@ impl Ledger {
             attempts: AttemptLog::default(),
             upstream_time: None,
             bytes_sent: 0,
+            settled_cost: None,
             tunnel: None,
             end: ResponseEnd::Open,
         }
@@ -261,6 +265,14 @@ impl Ledger {
         if self.tracing.sampled().is_some() {
             self.finish_trace(facts, duration);
         }
+    }
+
+    /// Settles the costs of the response, which has ended.
+    pub(super) fn settle(&mut self, settlement: Settlement) {
+        let duration = self.arrival.stopwatch.read().as_millis();
+        let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
+        let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
+        self.settled_cost = settlement.settle(&totals);
     }
 
     /// Counts the request of a consumer that has a plan.
