@@ -179,7 +179,33 @@ impl MetricsCollector {
                 write_counter(&mut family, &labels, count)?;
             }
         }
-        self.encode_delays(encoder)
+        self.encode_delays(encoder)?;
+        self.encode_settlements(encoder)
+    }
+
+    /// Costs that are settled when responses end, without limits that have no such cost.
+    fn encode_settlements(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut settlements = self.0.metrics.settlements();
+        settlements.retain(|_, sums| sums.iter().any(|sum| *sum > 0));
+        let families = [
+            ("limit_reserved_units", "Estimates charged before requests, in units of the quota"),
+            ("limit_settled_units", "Final costs of responses, in units of the quota"),
+            (
+                "limit_overspent_units",
+                "Units by which final costs exceeded their estimates",
+            ),
+            (
+                "limit_unreadable_costs",
+                "Responses whose content coding could not be decoded to read their cost",
+            ),
+        ];
+        for (index, (name, help)) in families.into_iter().enumerate() {
+            let mut family = start_counters(encoder, name, help)?;
+            for ((route, limit), sums) in &settlements {
+                write_counter(&mut family, &[("route", route), ("limit", limit)], sums[index])?;
+            }
+        }
+        Ok(())
     }
 
     /// Delays by leaky buckets, without limits that never delayed a request.
