@@ -39,8 +39,8 @@ use http::Method;
 
 pub use self::{
     decision::{
-        BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision, RequestRefusal,
-        RoutePlan, decide, refused_admission,
+        BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,
+        RequestRefusal, RoutePlan, decide, refused_admission,
     },
     location::PublicUrl,
     request_source::{CallerBucket, RequestSource},

@@ -26,7 +26,9 @@ use crate::{
     limit::{Charge, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{ActualCost, Cost, CostEstimate, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch},
+    snapshot::{
+        ActualCost, Cost, CostEstimate, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch,
+    },
 };
 
 /// The limits in force.

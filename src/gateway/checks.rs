@@ -15,8 +15,8 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource, RequestView,
-        RoutePlan, decide, refused_admission,
+        BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource,
+        RequestView, RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
     snapshot::OverridesAt,

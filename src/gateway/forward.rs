@@ -18,12 +18,12 @@ use crate::{
     respond,
     trace::TraceHeader,
     transport::{BodyError, ClientStream},
-    usage::UnreadableBody,
     upstream::{
         BufferedUpload, ForwardError, ForwardInput, OutgoingHead, OutgoingRequest, PlaceOwner,
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
         UpstreamKind,
     },
+    usage::UnreadableBody,
 };
 
 /// Minimum interval between two warnings of a worker about requests, in ms.
@@ -209,14 +209,18 @@ fn buffered_upload(
 
 /// The error for a failed client body. Abandons the rest of the body.
 #[cold]
-pub(super) fn body_error(route: &WorkerRoute, request: &RequestContext, error: BodyError) -> GatewayError {
+pub(super) fn body_error(
+    route: &WorkerRoute,
+    request: &RequestContext,
+    error: BodyError,
+) -> GatewayError {
     request.client.abandon_body();
     match error {
         BodyError::TooLong => GatewayError::BodyTooLong(route.settings.max_body),
         BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
-        BodyError::Ambiguous => GatewayError::UnreadableBody(UnreadableBody::Repeated(
-            "a member".to_owned(),
-        )),
+        BodyError::Ambiguous => {
+            GatewayError::UnreadableBody(UnreadableBody::Repeated("a member".to_owned()))
+        }
         BodyError::Malformed(error) => GatewayError::Framing(error),
         BodyError::ClientClosed => GatewayError::BodyIncomplete,
     }

@@ -205,7 +205,7 @@ impl InspectedStream {
                 body.has_ended = true;
                 return Poll::Ready(Ok(()));
             }
-            body.scanner.push(&body.bytes[before..]);
+            body.scanner.push(&body.bytes[before..body.bytes.len().min(max)]);
             if body.bytes.len() as u64 > self.max_body {
                 return Poll::Ready(Err(FillError::Body(BodyError::TooLong)));
             }
@@ -219,9 +219,10 @@ impl InspectedStream {
 
     /// The members in the bytes that were read.
     fn members(&self, inspection: &Inspection) -> Result<RequestMembers, UnreadableBody> {
-        let body = self.body.borrow();
-        let is_complete = body.has_ended
-            || self.client.length() == BodyLength::Known(body.bytes.len() as u64);
+        let body = &mut *self.body.borrow_mut();
+        let has_arrived =
+            body.has_ended || self.client.length() == BodyLength::Known(body.bytes.len() as u64);
+        let is_complete = has_arrived && body.bytes.len() <= inspection.max;
         let members = RequestMembers::read(&body.scanner, &body.bytes, is_complete)?;
         if !is_complete {
             let paths = inspection.paths.paths();
@@ -234,6 +235,11 @@ impl InspectedStream {
                     return Err(UnreadableBody::TooLong { path, max });
                 }
             }
+        }
+        // The last read may have brought more than `max`.
+        if let Some(more) = body.bytes.get(inspection.max..) {
+            body.scanner.push(more);
+            check_names(&body.scanner)?;
         }
         Ok(members)
     }

@@ -72,8 +72,6 @@ pub struct Ledger {
     pub(super) upstream_time: Option<Duration>,
     /// Body bytes of the response that were buffered for sending.
     bytes_sent: u64,
-    /// The cost that was settled when the response ended; of several limits, the largest.
-    pub(super) settled_cost: Option<u64>,
     /// `None` unless the response is a tunnel.
     pub(super) tunnel: Option<OpenTunnel>,
     end: ResponseEnd,
@@ -126,7 +124,6 @@ impl Ledger {
             attempts: AttemptLog::default(),
             upstream_time: None,
             bytes_sent: 0,
-            settled_cost: None,
             tunnel: None,
             end: ResponseEnd::Open,
         }
@@ -272,7 +269,7 @@ impl Ledger {
         let duration = self.arrival.stopwatch.read().as_millis();
         let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
         let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
-        self.settled_cost = settlement.settle(&totals);
+        settlement.settle(&totals);
     }
 
     /// Counts the request of a consumer that has a plan.

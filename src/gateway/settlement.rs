@@ -111,10 +111,9 @@ impl Settlement {
         self.meter = Some(meter);
     }
 
-    /// Corrects each estimate to what the response has cost. Returns the largest final cost of an enforced limit.
-    pub(super) fn settle(self, totals: &ResponseTotals) -> Option<u64> {
+    /// Corrects each estimate to what the response has cost.
+    pub(super) fn settle(self, totals: &ResponseTotals) {
         let mut corrections = SmallVec::<[Correction; 2]>::new();
-        let mut most = None;
         for limit in &self.limits {
             let Some(cost) = limit.settled_cost() else { continue };
             let (actual, is_unreadable) = self.actual(cost, totals);
@@ -124,14 +123,10 @@ impl Settlement {
             let settled = cost.settled(actual, limit.cost().into());
             limit.count_settled(settled);
             corrections.extend(limit.correction_to(settled));
-            if limit.limit().enforce {
-                most = most.max(Some(settled));
-            }
         }
         if !corrections.is_empty() {
             self.background.adjust_in_background(corrections);
         }
-        most
     }
 
     /// The cost that the response reports, and true if its body could not be decoded.

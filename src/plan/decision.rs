@@ -280,8 +280,7 @@ impl RoutePlan {
             BodyAccess::Deferred => None,
             BodyAccess::Known(body) => body,
         };
-        let is_deferred =
-            route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
+        let is_deferred = route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
         if route.auth.is_none() {
             matched.with_subject(body, |subject| {
                 if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {

@@ -17,8 +17,8 @@ use crate::{
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Change, Charge},
     plan::{
-        self, SubjectDetails, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes, RequestSource,
-        RequestView, RoutePlan,
+        self, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes,
+        RequestSource, RequestView, RoutePlan, SubjectDetails,
     },
     snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
     store::memory::MemoryStore,
@@ -327,9 +327,12 @@ impl ConfigReplay {
         let attributes =
             RequestAttributes::of_normalized(&self.snapshot, &input.source, view, path);
         let prefix = self.snapshot.identity.ipv6_prefix;
-        let completed = attributes.with_details(route, prefix, SubjectDetails { consumer, body: None }, |subject| {
-            plan.complete(route, subject, self.secret)
-        });
+        let completed = attributes.with_details(
+            route,
+            prefix,
+            SubjectDetails { consumer, body: None },
+            |subject| plan.complete(route, subject, self.secret),
+        );
         let error = completed.err()?;
         Some(match plan::refused_admission(&error) {
             Admission::Denied => PlannedRequest::Denied(plan.route as u32),

@@ -47,8 +47,10 @@ impl Inspection {
         let mut paths: Vec<JsonPath> = groups.iter().flatten().cloned().collect();
         paths.sort();
         paths.dedup();
-        let bit = |path: &JsonPath| paths.binary_search(path).map_or(0, |index| 1u32 << index.min(31));
-        let required = groups.iter().map(|group| group.iter().fold(0, |mask, path| mask | bit(path)));
+        let bit =
+            |path: &JsonPath| paths.binary_search(path).map_or(0, |index| 1u32 << index.min(31));
+        let required =
+            groups.iter().map(|group| group.iter().fold(0, |mask, path| mask | bit(path)));
         let required = required.collect();
         let paths = Arc::new(PathSet::new(paths)?);
         Some(Box::new(Self { paths, required, max: usize::try_from(max).unwrap_or(usize::MAX) }))

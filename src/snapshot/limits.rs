@@ -108,10 +108,9 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig, quot
     }
     if quota.algorithm.holds_permit() {
         check_concurrency(section, limit);
-    } else if quota.algorithm.takes_slot()
-        && matches!(limit.cost, config::CostConfig::Settled(_))
-    {
-        let what = "a cost that is settled when the response ends, though its slots are taken before";
+    } else if quota.algorithm.takes_slot() && matches!(limit.cost, config::CostConfig::Settled(_)) {
+        let what =
+            "a cost that is settled when the response ends, though its slots are taken before";
         section.at("cost").fault(what, "a number or `header:NAME`, or another algorithm");
     }
 }
@@ -179,7 +178,9 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
         }
         config::CostConfig::Settled(settled) => {
             if section.can_read(&["max_cost"]) && limit.max_cost.is_some() {
-                section.at("max_cost").fault("`max_cost` with a cost that is settled", "`cost.max`");
+                section
+                    .at("max_cost")
+                    .fault("`max_cost` with a cost that is settled", "`cost.max`");
             }
             let capacity = if is_max_known { max_possible } else { u64::MAX };
             Cost::Settled(Arc::new(settled_cost::compile(&at, settled, capacity)))

@@ -467,7 +467,11 @@ mod tests {
     #[test]
     fn the_response_header_corrects_the_cost() {
         let cost = Cost::Response { name: HeaderName::from_static("x-cost"), max: 50 };
-        assert_eq!(cost.request_cost(&headers(&["9"]), None), Ok(1), "the client's header is ignored");
+        assert_eq!(
+            cost.request_cost(&headers(&["9"]), None),
+            Ok(1),
+            "the client's header is ignored"
+        );
         for (values, expected) in [
             (&["0"][..], Some(0)),
             (&["9"], Some(9)),

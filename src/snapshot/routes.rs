@@ -13,8 +13,8 @@ use super::policy::PlanLimit;
 use super::quota::QUOTA_KEYS;
 use super::section::Section;
 use super::{
-    Action, Inspection, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror, redirect,
-    route_edits, route_match,
+    Action, Inspection, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror,
+    redirect, route_edits, route_match,
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};

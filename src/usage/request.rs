@@ -77,7 +77,7 @@ impl RequestMembers {
         if is_complete {
             serde_json::from_slice::<IgnoredAny>(body)
                 .map_err(|error| UnreadableBody::NotJson(error.to_string()))?;
-        } else if scanner.is_broken() || scanner.is_between_texts() {
+        } else if scanner.is_broken() {
             let detail = "its first bytes are none".to_owned();
             return Err(UnreadableBody::NotJson(detail));
         }

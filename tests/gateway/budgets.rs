@@ -44,7 +44,9 @@ fn wait_for_used(fleet: &Fleet, limit: &str, expected: u64) {
 }
 
 fn chunked(parts: &[&str]) -> Vec<u8> {
-    let mut body = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    let mut body =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            .to_vec();
     for part in parts {
         write!(body, "{:x}\r\n{part}\r\n", part.len()).unwrap();
     }
@@ -65,14 +67,16 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-const USAGE: &str = r#"{"choices":[{"text":"hello hello hello hello"}],"usage":{"total_tokens":30}}"#;
+const USAGE: &str =
+    r#"{"choices":[{"text":"hello hello hello hello"}],"usage":{"total_tokens":30}}"#;
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Content-Type: text/event-stream\r\n";
 
 /// The response for a path, and the units that it settles to.
 fn responses() -> Vec<(&'static str, Vec<u8>, u64)> {
     let string = r#"{"text":"\"usage\":{\"total_tokens\":9}","usage":{"total_tokens":31}}"#;
-    let nested = r#"{"a":{"usage":{"total_tokens":9}},"usage":{"x":{"total_tokens":8},"total_tokens":32}}"#;
+    let nested =
+        r#"{"a":{"usage":{"total_tokens":9}},"usage":{"x":{"total_tokens":8},"total_tokens":32}}"#;
     let repeated = r#"{"usage":{"total_tokens":9},"usage":{"total_tokens":1,"total_tokens":33}}"#;
     let stream = "data: {\"usage\":null}\n\ndata: {\"usage\":{\"total_tokens\":9}}\r\n\r\n\
         data: {\"usage\":\ndata: {\"total_tokens\":34}}\n\ndata: [DONE]\n\n";
@@ -104,7 +108,12 @@ fn responses() -> Vec<(&'static str, Vec<u8>, u64)> {
         ("/unavailable", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec(), 0),
         ("/too-many", b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n".to_vec(), ESTIMATE),
         ("/cut", plain(JSON, USAGE.as_bytes()).into_iter().take(120).collect(), ESTIMATE),
-        ("/cut-after", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"usage\":{\"total_tokens\":35}".to_vec(), 35),
+        (
+            "/cut-after",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"usage\":{\"total_tokens\":35}"
+                .to_vec(),
+            35,
+        ),
     ]
 }
 
@@ -127,7 +136,7 @@ fn costs_are_settled_however_the_response_is_sent() {
     let upstream = scripted();
     let yaml = fill(
         "
-        upstreams: {model: {targets: ['{upstream}'], retry: {attempts: 1}}}
+        upstreams: {model: {targets: ['{upstream}'], retries: 0}}
         limits:
           tokens:
             quota: 100000
@@ -148,7 +157,12 @@ fn costs_are_settled_however_the_response_is_sent() {
             for method in ["POST", "HEAD"] {
                 let mut client = fleet.connect(n);
                 if method == "POST" {
-                    client.start("POST", path, "Content-Type: application/json\r\nContent-Length: 17\r\n", true);
+                    client.start(
+                        "POST",
+                        path,
+                        "Content-Type: application/json\r\nContent-Length: 17\r\n",
+                        true,
+                    );
                     client.try_send(b"{\"max_tokens\":50}", true);
                     let _ = client.try_read_response();
                     expected += cost;
@@ -232,7 +246,8 @@ fn the_gateways_own_failures_keep_the_estimate() {
 #[test]
 fn a_draining_gateway_settles_what_it_cut_off() {
     let upstream = Upstream::with_handler(|_, socket| {
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 999\r\n\r\n";
+        let head =
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 999\r\n\r\n";
         let event = "data: {\"usage\":{\"total_tokens\":8}}\n\n";
         let sent = socket.write_all(format!("{head}{event}").as_bytes()).is_ok();
         testkit::upstream::read_until_closed(socket);
@@ -261,6 +276,6 @@ fn a_draining_gateway_settles_what_it_cut_off() {
     };
     eventually("the estimate is charged", || used() == Some(20));
     testkit::wait::sleep(std::time::Duration::from_millis(200));
-    fleet.gateways[0].stop();
+    fleet.gateways[0].server.stop();
     eventually("the estimate is settled", || used() == Some(8));
 }

@@ -18,8 +18,9 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
-    RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest, SubjectDetails,
+    self, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes,
+    RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
+    SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};

@@ -62,7 +62,8 @@ fn the_body_is_forwarded_unchanged() {
     let padding = "x".repeat(300_000);
     let long = format!("{{ \"model\" : \"gpt\",\r\n \"text\": \"{padding}\"}}");
     let mut client = Client::connect(gateway.address());
-    let head = "POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json; charset=utf-8\r\n";
+    let head =
+        "POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json; charset=utf-8\r\n";
     for body in ["{\"model\":\"gpt\"}\n", &long] {
         client.send(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
         assert_eq!(client.read_response().status, 200);

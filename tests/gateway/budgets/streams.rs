@@ -92,10 +92,12 @@ fn streaming() -> Upstream {
 }
 
 fn stream(socket: &mut TcpStream, end: End, usage: u64) -> std::io::Result<()> {
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     socket.write_all(head.as_bytes())?;
     let mut send = |event: &str| send_chunk(socket, event);
-    let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\": 1\"}}],\"usage\":null}\n\n";
+    let delta =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\": 1\"}}],\"usage\":null}\n\n";
     send(delta)?;
     send(delta)?;
     if matches!(end, End::UpstreamBefore | End::Silent) {
@@ -185,7 +187,12 @@ fn run_http2(address: SocketAddr, plan: Plan) -> u16 {
 
 /// Runs [`STREAMS`] clients at once, and meanwhile checks that the used units stay within `bound`. Returns the plans that
 /// were admitted, and the number of refusals.
-fn run_all(fleet: &Fleet, seed: u64, may_exceed: bool, bound: impl Fn(u64) -> bool + Sync) -> (Vec<Plan>, u64) {
+fn run_all(
+    fleet: &Fleet,
+    seed: u64,
+    may_exceed: bool,
+    bound: impl Fn(u64) -> bool + Sync,
+) -> (Vec<Plan>, u64) {
     let (refused, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let bound = &bound;
     let addresses: Vec<SocketAddr> =
@@ -234,7 +241,7 @@ fn run_all(fleet: &Fleet, seed: u64, may_exceed: bool, bound: impl Fn(u64) -> bo
 fn rules(upstream: &Upstream, quota: u64) -> String {
     fill(
         "
-        upstreams: {model: {targets: ['{upstream}'], retry: {attempts: 1}}}
+        upstreams: {model: {targets: ['{upstream}'], retries: 0}}
         limits:
           tokens:
             quota: {quota}
@@ -291,8 +298,7 @@ fn the_published_bound_holds_while_estimates_are_too_low() {
     let yaml = rules(&upstream, QUOTA);
     on_all_at_once(&MEMORY_AND_REDIS, |backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
-        let (admitted, refused) =
-            run_all(&fleet, 3, true, |used| used <= QUOTA + STREAMS * EXCESS);
+        let (admitted, refused) = run_all(&fleet, 3, true, |used| used <= QUOTA + STREAMS * EXCESS);
         assert!(refused > 0);
         let sum: u64 = admitted.iter().map(|plan| plan.cost()).sum();
         wait_for_used(&fleet, "tokens", sum);
@@ -330,7 +336,8 @@ fn a_killed_gateway_leaves_its_estimates() {
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let body = format!("{{\"max_tokens\":{}}}", n * 10);
         // These streams wait for their clients.
-        let head = format!("POST /4/1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST /4/1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
         socket.write_all(format!("{head}{body}").as_bytes()).unwrap();
         sockets.push(socket);
     }
