@@ -165,10 +165,13 @@ impl Gateway {
         }
     }
 
-    /// Returns when no request is delayed or holds a concurrency permit, and no call to the store is
+    /// Returns when no request is delayed, holds a concurrency permit or has an unsettled cost, and no call to the store is
     /// running. Call it when no more requests arrive.
     pub async fn drain(&self) {
-        while self.delayed_requests() > 0 || !self.leases.is_empty() {
+        while self.delayed_requests() > 0
+            || !self.leases.is_empty()
+            || self.background.is_settling()
+        {
             sleep(DRAIN_POLL_INTERVAL).await;
         }
         self.background.drain().await;

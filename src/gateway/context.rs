@@ -187,7 +187,7 @@ fn path_bytes<'r>(path: Option<&'r str>, head: &'r RequestHead) -> &'r [u8] {
 impl Drop for RequestContext {
     fn drop(&mut self) {
         if let Some(settlement) = self.held.settlement.take() {
-            self.ledger.settle(*settlement);
+            self.ledger.settle(&settlement);
         }
         let facts = RequestEndFacts {
             head: Some(&self.head),

@@ -265,7 +265,7 @@ impl Ledger {
     }
 
     /// Settles the costs of the response, which has ended.
-    pub(super) fn settle(&mut self, settlement: Settlement) {
+    pub(super) fn settle(&self, settlement: &Settlement) {
         let duration = self.arrival.stopwatch.read().as_millis();
         let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
         let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };

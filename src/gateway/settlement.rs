@@ -29,6 +29,12 @@ pub(super) struct Settlement {
     is_unreadable: bool,
 }
 
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.background.end_settlement();
+    }
+}
+
 /// What is known at the end of a response.
 pub(super) struct ResponseTotals {
     /// Bytes of its body.
@@ -60,9 +66,12 @@ impl Settlement {
         for limit in &limits {
             limit.rule().counters.settlement.reserved.add(limit.cost().into());
         }
+        if limits.is_empty() {
+            return None;
+        }
+        background.begin_settlement();
         let background = Rc::clone(background);
-        let settlement = Self { background, limits, meter: None, is_unreadable: false };
-        (!settlement.limits.is_empty()).then(|| Box::new(settlement))
+        Some(Box::new(Self { background, limits, meter: None, is_unreadable: false }))
     }
 
     /// Begins to observe the body of `response`. Leaves out the limits whose charge its head decides: see
@@ -112,7 +121,7 @@ impl Settlement {
     }
 
     /// Corrects each estimate to what the response has cost.
-    pub(super) fn settle(self, totals: &ResponseTotals) {
+    pub(super) fn settle(&self, totals: &ResponseTotals) {
         let mut corrections = SmallVec::<[Correction; 2]>::new();
         for limit in &self.limits {
             let Some(cost) = limit.settled_cost() else { continue };

@@ -93,7 +93,11 @@ fn responses() -> Vec<(&'static str, Vec<u8>, u64)> {
             30,
         ),
         ("/brotli", plain(&format!("{JSON}Content-Encoding: br\r\n"), USAGE.as_bytes()), ESTIMATE),
-        ("/no-gzip", plain(&format!("{JSON}Content-Encoding: gzip\r\n"), b"{}"), ESTIMATE),
+        (
+            "/no-gzip",
+            plain(&format!("{JSON}Content-Encoding: gzip\r\n"), USAGE.as_bytes()),
+            ESTIMATE,
+        ),
         ("/string", plain(JSON, string.as_bytes()), 31),
         ("/nested", plain(JSON, nested.as_bytes()), 32),
         ("/repeated", plain(JSON, repeated.as_bytes()), 33),
