@@ -30,7 +30,7 @@ pub struct SettledCostConfig {
     /// `estimate`.
     pub missing: Option<MissingConfig>,
     /// Maximum of the estimate and of the final charge. Default: the quota.
-    #[schemars(range(min = 1, max = 9_007_199_254_740_992_u64))]
+    #[schemars(range(min = 1, max = 9_007_199_254_740_991_u64))]
     pub max: Option<u64>,
 }
 
@@ -69,9 +69,9 @@ pub enum MissingConfig {
 
 /// The syntax of an estimate, for faults and the schema.
 const ESTIMATE_SYNTAX: &str =
-    "a whole number from 1 to 9007199254740992, json:PATH such as json:max_tokens, or header:NAME";
+    "a whole number from 1 to 9007199254740991, json:PATH such as json:max_tokens, or header:NAME";
 /// The syntax of `missing`, for faults and the schema.
-const MISSING_SYNTAX: &str = "a whole number from 0 to 9007199254740992, or estimate";
+const MISSING_SYNTAX: &str = "a whole number from 0 to 9007199254740991, or estimate";
 
 impl<'de> Deserialize<'de> for EstimateConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -164,8 +164,7 @@ impl Default for CostConfig {
 }
 
 /// The syntax of a cost, for faults and the schema.
-const COST_SYNTAX: &str =
-    "a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it";
+const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it";
 
 impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

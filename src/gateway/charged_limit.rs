@@ -148,7 +148,7 @@ impl ChargedLimit {
         if self.is_refunded(status) {
             return 0;
         }
-        let estimate = self.cost.into();
+        let estimate = self.cost;
         self.settled_cost().map_or(estimate, |cost| {
             cost.settled(fields.and_then(|fields| cost.header_cost(fields)), estimate)
         })
@@ -158,13 +158,12 @@ impl ChargedLimit {
     pub(super) fn count_settled(&self, settled: u64) {
         let counters = &self.rule.counters.settlement;
         counters.settled.add(settled);
-        counters.overspent.add(settled.saturating_sub(self.cost.into()));
+        counters.overspent.add(settled.saturating_sub(self.cost));
     }
 
     /// The correction that makes the charge `cost`; `None` if it is, or if nothing was charged.
     pub(super) fn correction_to(&self, cost: u64) -> Option<Correction> {
         let decided = self.outcome.admitted()?;
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         let change = match cost.cmp(&self.cost) {
             std::cmp::Ordering::Less => {
                 Change::Refund { charged_at: decided.charged_at(), cost: self.cost - cost }
@@ -188,7 +187,7 @@ impl ChargedLimit {
             return self.correction_to(self.head_cost(status, response.upstream_fields()));
         }
         let cost = self.rule.policy.cost.response_cost(response.upstream_fields()?)?;
-        self.correction_to(cost.into())
+        self.correction_to(cost)
     }
 
     fn correction(&self, change: Change, source: DecisionSource) -> Correction {

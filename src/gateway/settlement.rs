@@ -64,7 +64,7 @@ impl Settlement {
         let settled = settled.filter(|limit| limit.outcome.admitted().is_some());
         let limits: ChargedLimits = settled.cloned().collect();
         for limit in &limits {
-            limit.rule().counters.settlement.reserved.add(limit.cost().into());
+            limit.rule().counters.settlement.reserved.add(limit.cost());
         }
         if limits.is_empty() {
             return None;
@@ -129,7 +129,7 @@ impl Settlement {
             if is_unreadable {
                 limit.rule().counters.settlement.unreadable.add(1);
             }
-            let settled = cost.settled(actual, limit.cost().into());
+            let settled = cost.settled(actual, limit.cost());
             limit.count_settled(settled);
             corrections.extend(limit.correction_to(settled));
         }

@@ -45,7 +45,7 @@ impl CostFormula {
         Self { sums: vec![vec![CostTerm { alternatives: vec![0], factor: Factor::ONE }]] }
     }
 
-    /// The cost, at most 2^53; `None` if no number was found. `quantity` gives the number at the path with an index.
+    /// The cost, at most 2^53 - 1; `None` if no number was found. `quantity` gives the number at the path with an index.
     pub fn cost(&self, quantity: impl Fn(usize) -> Option<Quantity>) -> Option<u64> {
         self.sums.iter().find_map(|terms| sum(terms, &quantity))
     }

@@ -1,7 +1,7 @@
 //! [`Quantity`], and the reader of a JSON number that may arrive in pieces.
 
 /// The largest number of units: whole numbers up to it are exact in JSON and in Redis' scripts.
-pub const MAX_UNITS: u64 = 1 << 53;
+pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// Steps of a unit: a quantity has nine decimal places.
 const STEPS: u128 = 1_000_000_000;
@@ -10,8 +10,8 @@ const PLACES: i64 = 9;
 /// The most digits that are read exactly; further ones round up.
 const MAX_DIGITS: u8 = 19;
 
-/// A number from 0 to 2^53 with nine decimal places. Further ones are rounded up, a negative number is 0, and a larger
-/// one is 2^53.
+/// A number from 0 to 2^53 - 1 with nine decimal places. Further ones are rounded up, a negative number is 0, and a larger
+/// one is 2^53 - 1.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Quantity(u128);
 
@@ -19,7 +19,7 @@ impl Quantity {
     /// The largest quantity.
     pub const MAX: Self = Self(MAX_UNITS as u128 * STEPS);
 
-    /// This many units, at most 2^53.
+    /// This many units, at most 2^53 - 1.
     pub fn units(units: u64) -> Self {
         Self(u128::from(units.min(MAX_UNITS)) * STEPS)
     }
@@ -191,7 +191,8 @@ mod tests {
             ("-0.0", 0, 0),
             ("1e300", MAX_UNITS, Quantity::MAX.0),
             ("9007199254740992", MAX_UNITS, Quantity::MAX.0),
-            ("9007199254740991", MAX_UNITS - 1, Quantity::MAX.0 - STEPS),
+            ("9007199254740991", MAX_UNITS, Quantity::MAX.0),
+            ("9007199254740990", MAX_UNITS - 1, Quantity::MAX.0 - STEPS),
             ("99999999999999999999999999", MAX_UNITS, Quantity::MAX.0),
             ("10000000000000000000000001e-25", 2, 1_000_000_001),
             ("1.00000000000000000000000000001", 2, 1_000_000_001),
