@@ -48,6 +48,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[KeyPart]) {
         token_hash: None,
         ipv6_prefix: 64,
         consumer: None,
+        body: None,
     };
     let plan = KeyPlan(parts.to_vec());
     bencher.bench_local(|| black_box(&plan).key(black_box(&subject), black_box(SECRET)));

@@ -50,6 +50,8 @@ pub struct ClientUsage {
     pub compression_bytes: UsageCount,
     /// Mirrored copies of requests whose bodies are not complete, in bytes.
     pub copied_bytes: UsageCount,
+    /// Bodies of requests that were read before limits are charged, and are not forwarded yet, in bytes.
+    pub inspected_bytes: UsageCount,
 }
 
 impl ClientUsage {
@@ -116,6 +118,7 @@ impl ClientTable {
             requests: UsageCount::default(),
             compression_bytes: UsageCount::default(),
             copied_bytes: UsageCount::default(),
+            inspected_bytes: UsageCount::default(),
         });
         clients.insert(address, Arc::downgrade(&usage));
         usage

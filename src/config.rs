@@ -50,6 +50,7 @@ mod compress;
 mod consumers;
 mod consumers_file;
 mod cors;
+mod cost;
 mod cross_check;
 mod editor_schema;
 mod environment;
@@ -111,6 +112,7 @@ pub use consumers_file::{
     ConsumerRecord, ConsumersText, KeyRecord, RecordFault, RecordPart, RecordSink,
 };
 pub use cors::{Cors, CorsOrigin};
+pub use cost::{ActualConfig, EstimateConfig, MissingConfig, SettledCostConfig};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};

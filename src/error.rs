@@ -15,6 +15,7 @@ use crate::{
     snapshot::ChargePlanError,
     throttle::AdmissionDenied,
     upstream::UpstreamError,
+    usage::UnreadableBody,
 };
 
 /// Why a request was refused or failed. The text for clients is [`Self::detail`]: `Display` of
@@ -87,6 +88,9 @@ pub enum GatewayError {
     /// The body is longer than the route allows.
     #[error("the request's body is longer than {0} bytes, the maximum of this route")]
     BodyTooLong(u64),
+    /// The body that limits read cannot be read.
+    #[error("{0}")]
+    UnreadableBody(UnreadableBody),
     /// The body did not arrive in time.
     #[error("the request's body did not arrive in time")]
     BodyTimeout,
@@ -194,6 +198,11 @@ impl GatewayError {
             | Self::ConsumerNotAllowed
             | Self::PlanBlocked
             | Self::OverrideBlocked => StatusCode::FORBIDDEN,
+            Self::UnreadableBody(error) => match error {
+                UnreadableBody::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                UnreadableBody::Coded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                _ => StatusCode::BAD_REQUEST,
+            },
             Self::BodyTooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::LimitExceeded | Self::Throttled(_) | Self::TooManyFailures(_) => {

@@ -17,8 +17,9 @@
 //! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a request.
 //! - `admission.rs`, `activity.rs`: the throttle.
+//! - `inspection.rs`: the bodies of requests that limits read.
 //! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
-//!   corrections.
+//!   corrections; `settlement.rs`: costs that are known when a response ends.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the CORS header fields.
@@ -49,6 +50,7 @@ mod delay_queue;
 mod draft_response;
 mod finish;
 mod forward;
+mod inspection;
 mod ledger;
 mod mirror;
 mod passwords;
@@ -57,6 +59,7 @@ mod request_id;
 mod request_trace;
 mod response;
 mod rules;
+mod settlement;
 mod spans;
 
 use std::{
@@ -80,6 +83,7 @@ use self::{
     mirror::Mirrors,
     request_id::{RequestId, RequestIds},
     rules::{RulesCache, WorkerRules},
+    settlement::Settlement,
 };
 pub use self::{
     auth_service::KnownAdmissions,
@@ -302,8 +306,8 @@ impl Gateway {
         };
         let outcome = match checked {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckOutcome::Admitted(admitted)) => {
-                self.serve(peer, &mut request, &admitted, &mut limits).await
+            Ok(CheckOutcome::Admitted(mut admitted)) => {
+                self.serve(peer, &mut request, &mut admitted, &mut limits).await
             }
             // A request waits once.
             Ok(CheckOutcome::Unidentified(_)) => {
@@ -314,7 +318,10 @@ impl Gateway {
             }
             Err(error) => Err(error),
         };
-        let draft = outcome.unwrap_or_else(|error| refusal(&request, &limits, error));
+        let mut draft = outcome.unwrap_or_else(|error| refusal(&request, &limits, error));
+        if let Some(settlement) = &mut request.held.settlement {
+            settlement.begin_response(&mut draft);
+        }
         self.correct_charges(&mut request.ledger, &mut limits, &draft).await;
         self.finish(request, &limits, draft)
     }
@@ -381,10 +388,15 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest<'_>,
+        admitted: &mut AdmittedRequest<'_>,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
-        let AdmittedRequest { route, plan } = admitted;
+        let settings = Arc::clone(&admitted.route.settings);
+        if let Some(inspection) = &settings.inspection {
+            // Boxed, so that other requests do not carry its state.
+            Box::pin(self.inspect_body(peer, request, admitted, inspection)).await?;
+        }
+        let AdmittedRequest { route, plan } = &*admitted;
         if !plan.charges.is_empty() {
             *limits = route.charged_limits(&plan.charges);
             let admission = self.charge(request, limits).await;
@@ -393,6 +405,9 @@ impl Gateway {
                 Admission::Refused => return Err(GatewayError::LimitExceeded),
                 Admission::Unknown => return Err(GatewayError::StoreUnavailable),
                 _ => {}
+            }
+            if settings.settles {
+                request.held.settlement = Settlement::new(&self.background, limits);
             }
             if limits.iter().any(ChargedLimit::is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.

@@ -76,6 +76,7 @@
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
 //! - [`key_sets`]: the keys of issuers of signed tokens, which are fetched in the background.
 //! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules.
+//! - [`usage`]: what a body reports that it cost: numbers at paths of its JSON, found while it passes.
 //!
 //! # Configuration
 //!
@@ -136,4 +137,5 @@ pub mod tls;
 pub mod trace;
 pub mod transport;
 pub mod upstream;
+pub mod usage;
 pub mod worker;

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 pub use self::counters::{
     ConnectionProtocol, LimitCounters, MirrorOutcome, OpeningFailure, PlanCounters, RouteCounters,
-    ThrottleCounters, UpstreamCounters,
+    SettlementCounters, ThrottleCounters, UpstreamCounters,
 };
 pub use self::latency::{Exemplar, Histogram, LATENCY_BOUNDS};
 pub use self::refused_callers::{RefusedCaller, WINDOW as REFUSED_WINDOW};
@@ -274,6 +274,19 @@ impl Metrics {
                 let decided = [&limit.admitted, &limit.refused, &limit.unknown];
                 let [admitted, refused, unknown] = decided.map(Counter::get);
                 [admitted, refused, unknown, limit.would_refuse.get()]
+            },
+        )
+    }
+
+    /// Costs that are settled when responses end, by route and limit: reserved, settled and overspent units, and responses
+    /// that could not be decoded.
+    pub fn settlements(&self) -> Sums<(Box<str>, Box<str>), 4> {
+        self.sum(
+            |worker| &worker.limits,
+            |limit| {
+                let SettlementCounters { reserved, settled, overspent, unreadable } =
+                    &limit.settlement;
+                [reserved, settled, overspent, unreadable].map(Counter::get)
             },
         )
     }

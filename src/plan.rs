@@ -39,8 +39,8 @@ use http::Method;
 
 pub use self::{
     decision::{
-        DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision, RequestRefusal,
-        RoutePlan, decide, refused_admission,
+        BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,
+        RequestRefusal, RoutePlan, decide, refused_admission,
     },
     location::PublicUrl,
     request_source::{CallerBucket, RequestSource},
@@ -61,6 +61,7 @@ use crate::{
     snapshot::{
         Action, ChargeContext, ChargePlanError, PlannedCharge, PlannedCharges, Route, Snapshot,
     },
+    usage::RequestMembers,
 };
 
 /// The form of the normalized `path` that routes and keys use; `None` if it is `path` itself. See [`routed_form`].
@@ -94,6 +95,15 @@ pub struct RequestAttributes<'r> {
     pub token_hash: Cell<TokenHash>,
     /// True if the peer is a trusted proxy, whose `X-Forwarded-*` are used.
     pub is_from_trusted_proxy: bool,
+}
+
+/// What is known of a request only after its route was found.
+#[derive(Clone, Copy, Default)]
+pub struct SubjectDetails<'a> {
+    /// Who sends the request; `None` if that is not known.
+    pub consumer: Option<Consumer<'a>>,
+    /// The members of its body; `None` if they were not read.
+    pub body: Option<&'a RequestMembers>,
 }
 
 /// The route that matches a request.
@@ -203,9 +213,13 @@ impl<'r> RequestAttributes<'r> {
 impl MatchedRoute<'_> {
     /// Calls `read` with the subject that keys are read from.
     #[inline]
-    pub fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
+    pub fn with_subject<T>(
+        &self,
+        body: Option<&RequestMembers>,
+        read: impl FnOnce(&Subject<'_>) -> T,
+    ) -> T {
         let (request, param) = (self.request, &|name: &str| self.params.get(name));
-        read(&request.subject(self.route, self.ipv6_prefix, param))
+        read(&Subject { body, ..request.subject(self.route, self.ipv6_prefix, param) })
     }
 }
 
@@ -231,15 +245,16 @@ impl RequestAttributes<'_> {
             token_hash: Some(&self.token_hash),
             ipv6_prefix,
             consumer: None,
+            body: None,
         }
     }
 
-    /// Calls `read` with the subject of a request of `consumer` on `route`, which was found before.
-    pub fn with_consumer<T>(
+    /// Calls `read` with the subject of a request with these `details` on `route`, which was found before.
+    pub fn with_details<T>(
         &self,
         route: &Route,
         ipv6_prefix: u8,
-        consumer: Option<Consumer<'_>>,
+        details: SubjectDetails<'_>,
         read: impl FnOnce(&Subject<'_>) -> T,
     ) -> T {
         let captures = OnceCell::new();
@@ -248,7 +263,8 @@ impl RequestAttributes<'_> {
                 captures.get_or_init(|| route.edits.pattern.captures(self.routed_path()));
             captures.iter().find(|(param, _)| *param == name).map(|(_, value)| *value)
         };
-        read(&Subject { consumer, ..self.subject(route, ipv6_prefix, &param) })
+        let SubjectDetails { consumer, body } = details;
+        read(&Subject { consumer, body, ..self.subject(route, ipv6_prefix, &param) })
     }
 }
 

@@ -52,6 +52,7 @@ mod cors;
 mod error_bodies;
 mod files;
 mod forward_auth;
+mod inspection;
 mod jwt;
 mod limits;
 mod listen;
@@ -70,6 +71,7 @@ mod route_edits;
 mod route_match;
 mod routes;
 mod section;
+mod settled_cost;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -88,6 +90,7 @@ pub use self::certificates::CertificateUse;
 pub use self::consumers::{ConsumerSource, ConsumersFile};
 pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
 pub use self::error_bodies::{BodyValues, ErrorBodies, ErrorBody, escape_markup};
+pub use self::inspection::Inspection;
 pub use self::load::LoadError;
 pub(crate) use self::load::catch_panic;
 pub use self::mirror::Mirror;
@@ -98,6 +101,7 @@ pub use self::policy::{
     PlannedCharge, PlannedCharges, QuotaChoice, Tier, TierMatch,
 };
 pub use self::quota::QuotaShape;
+pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};
 pub use self::traces::TraceRules;
 
 use crate::{
@@ -243,6 +247,10 @@ pub struct Route {
     pub tunnel_idle_timeout: Option<Duration>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: u64,
+    /// The members of a request's body that limits read; `None`: they read no body.
+    pub inspection: Option<Box<Inspection>>,
+    /// True if the cost of a limit is settled when the response ends.
+    pub settles: bool,
     /// The networks whose clients may use the route; `None` for all.
     pub access: Option<AccessRules>,
     /// Cross-origin resource sharing; `None` leaves it to the upstream.
@@ -315,8 +323,14 @@ pub fn counted_headers(
     let mut names = Vec::new();
     for policy in limits {
         names.extend(policy.key.0.iter().filter_map(header));
-        if let Cost::Header { name, .. } = &policy.cost {
-            names.push(name.clone());
+        match &policy.cost {
+            Cost::Header { name, .. } => names.push(name.clone()),
+            Cost::Settled(settled) => {
+                if let CostEstimate::Header(name) = &settled.estimate {
+                    names.push(name.clone());
+                }
+            }
+            _ => {}
         }
         names.extend(policy.tiers.iter().filter_map(|tier| match &tier.matches {
             TierMatch::Part(part, _) => header(part),

@@ -42,6 +42,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         token_hash: None,
         ipv6_prefix: 64,
         consumer: None,
+        body: None,
     };
     let parts = [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];
     let plan = KeyPlan(parts.to_vec());

@@ -26,7 +26,9 @@ use crate::{
     limit::{Charge, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{Cost, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch},
+    snapshot::{
+        ActualCost, Cost, CostEstimate, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch,
+    },
 };
 
 /// The limits in force.
@@ -75,6 +77,17 @@ enum CostDescription {
     Response {
         response: String,
         max_cost: u64,
+    },
+    /// An estimate, settled when the response ends.
+    Settled {
+        /// What is charged before: a number of units, or where the request has it.
+        estimate: String,
+        /// What is charged in the end: where the response has it.
+        actual: String,
+        /// What is charged in the end if the response does not report its cost; null: the estimate.
+        missing: Option<u64>,
+        /// Maximum of both.
+        max: u64,
     },
 }
 
@@ -308,6 +321,35 @@ fn describe_cost(cost: &Cost) -> CostDescription {
         }
         Cost::Response { name, max } => {
             CostDescription::Response { response: name.as_str().to_owned(), max_cost: *max }
+        }
+        Cost::Settled(settled) => CostDescription::Settled {
+            estimate: describe_estimate(&settled.estimate),
+            actual: describe_actual(&settled.actual),
+            missing: settled.missing,
+            max: settled.max,
+        },
+    }
+}
+
+fn describe_estimate(estimate: &CostEstimate) -> String {
+    match estimate {
+        CostEstimate::Units(units) => units.to_string(),
+        CostEstimate::Header(name) => format!("header:{name}"),
+        CostEstimate::Json(paths) => {
+            let paths: Vec<_> = paths.iter().map(|path| format!("json:{path}")).collect();
+            paths.join(", ")
+        }
+    }
+}
+
+fn describe_actual(actual: &ActualCost) -> String {
+    match actual {
+        ActualCost::Header(name) => format!("header:{name}"),
+        ActualCost::Bytes => "bytes".to_owned(),
+        ActualCost::DurationMs => "duration_ms".to_owned(),
+        ActualCost::Json(paths, _) => {
+            let paths: Vec<_> = paths.paths().iter().map(|path| format!("json:{path}")).collect();
+            paths.join(", ")
         }
     }
 }

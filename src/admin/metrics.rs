@@ -14,7 +14,7 @@ use axum::{
 use prometheus_client::{
     collector::Collector,
     encoding::{
-        DescriptorEncoder, NoLabelSet,
+        DescriptorEncoder, MetricEncoder, NoLabelSet,
         text::{encode_eof, encode_registry},
     },
     metrics::MetricType,
@@ -179,7 +179,27 @@ impl MetricsCollector {
                 write_counter(&mut family, &labels, count)?;
             }
         }
-        self.encode_delays(encoder)
+        self.encode_delays(encoder)?;
+        self.encode_settlements(encoder)
+    }
+
+    /// Costs that are settled when responses end, without limits that have no such cost.
+    fn encode_settlements(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut settlements = self.0.metrics.settlements();
+        settlements.retain(|_, sums| sums.iter().any(|sum| *sum > 0));
+        let write = |family: &mut MetricEncoder<'_>, index: usize| {
+            settlements.iter().try_for_each(|((route, limit), sums)| {
+                write_counter(family, &[("route", route), ("limit", limit)], sums[index])
+            })
+        };
+        let help = "Estimates charged before requests, in units of the quota";
+        write(&mut start_counters(encoder, "limit_reserved_units", help)?, 0)?;
+        let help = "Final costs of responses, in units of the quota";
+        write(&mut start_counters(encoder, "limit_settled_units", help)?, 1)?;
+        let help = "Units by which final costs exceeded their estimates";
+        write(&mut start_counters(encoder, "limit_overspent_units", help)?, 2)?;
+        let help = "Responses whose content coding could not be decoded to read their cost";
+        write(&mut start_counters(encoder, "limit_unreadable_costs", help)?, 3)
     }
 
     /// Delays by leaky buckets, without limits that never delayed a request.

@@ -33,6 +33,9 @@ pub(super) struct ExplainArgs {
     /// A header, such as 'accept: text/plain'; may be repeated.
     #[arg(long = "header", short = 'H', value_name = "HEADER")]
     headers: Vec<String>,
+    /// The request's JSON body, for limits that read it.
+    #[arg(long, short = 'd', value_name = "JSON")]
+    body: Option<String>,
     /// The consumer that sends the request, on a route with `auth`; if left out, the headers authenticate.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
@@ -89,7 +92,7 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Err(faults) => return print_error(&faults),
     };
     let request = match Request::new(method, url, headers, *client) {
-        Ok(request) => request,
+        Ok(request) => request.with_body(arguments.body.as_deref()),
         Err(fault) => return print_error(&format!("tidegate: {fault}")),
     };
     let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };

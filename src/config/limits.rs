@@ -3,9 +3,11 @@
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::cost::SettledCostConfig;
 use super::scalar::is_token;
 use super::tiers::{Candidate, TierConfig};
 use super::units::{Duration, Status};
@@ -37,8 +39,9 @@ pub struct LimitConfig {
     /// `[]` counts all requests together.
     #[serde(default = "LimitConfig::default_key")]
     pub key: Vec<KeyPart>,
-    /// Units of the quota that one request costs: a fixed number, or the value of a header of the
-    /// request (`header:NAME`) or of the upstream's response (`response:NAME`).
+    /// Units of the quota that one request costs: a fixed number, the value of a header of the
+    /// request (`header:NAME`) or of the upstream's response (`response:NAME`), or a map: an estimate is charged
+    /// before, and settled when the response ends.
     #[serde(default)]
     pub cost: CostConfig,
     /// Maximum cost that a header may give. A request header above it is answered with 400; a response
@@ -142,7 +145,7 @@ pub enum AlgorithmConfig {
 }
 
 /// Units of the quota that one request costs.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum CostConfig {
     /// A fixed number of units.
     Fixed(u64),
@@ -150,6 +153,8 @@ pub enum CostConfig {
     Header(String),
     /// The value of this header of the upstream's response; the name in lower case.
     Response(String),
+    /// An estimate, settled when the response ends.
+    Settled(Box<SettledCostConfig>),
 }
 
 impl Default for CostConfig {
@@ -159,14 +164,19 @@ impl Default for CostConfig {
 }
 
 /// The syntax of a cost, for faults and the schema.
-const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME or response:NAME";
+const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it";
 
 impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct CostVisitor;
 
-        impl Visitor<'_> for CostVisitor {
+        impl<'de> Visitor<'de> for CostVisitor {
             type Value = CostConfig;
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CostConfig, A::Error> {
+                let settled = SettledCostConfig::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(CostConfig::Settled(Box::new(settled)))
+            }
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(COST_SYNTAX)
@@ -201,6 +211,7 @@ impl Serialize for CostConfig {
             Self::Fixed(cost) => serializer.serialize_u64(*cost),
             Self::Header(name) => serializer.collect_str(&format_args!("header:{name}")),
             Self::Response(name) => serializer.collect_str(&format_args!("response:{name}")),
+            Self::Settled(settled) => settled.serialize(serializer),
         }
     }
 }
@@ -210,12 +221,13 @@ impl JsonSchema for CostConfig {
         "CostConfig".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description": COST_SYNTAX,
             "oneOf": [
                 {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
                 {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
+                generator.subschema_for::<SettledCostConfig>(),
             ],
         })
     }

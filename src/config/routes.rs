@@ -84,6 +84,11 @@ pub struct RouteConfig {
     /// Maximum size of a request body; beyond it, 413.
     #[serde(default = "RouteConfig::default_max_body")]
     pub max_body: Size,
+    /// How much of a request's JSON body is read for limits whose `key` or `cost` has `json:PATH`, before they are
+    /// charged. If the member is not within it and the body is longer, 413. Other routes do not read bodies ahead.
+    #[serde(default = "RouteConfig::default_max_inspect")]
+    #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "16MiB"))]
+    pub max_inspect: Size,
     /// Networks whose clients may use the route; others get a 403. Behind `client.trusted_proxies`, the
     /// address that the proxy reports is compared. Default: all networks.
     pub allow: Option<Vec<Cidr>>,
@@ -124,6 +129,10 @@ impl RouteConfig {
 
     fn default_tunnel_idle_timeout() -> TimeoutConfig {
         TimeoutConfig::from_secs(3600)
+    }
+
+    fn default_max_inspect() -> Size {
+        Size(1 << 20)
     }
 
     fn default_max_body() -> Size {

@@ -33,7 +33,7 @@ use crate::{
     http1::{FieldSink as _, Fields},
     identity::{Caller, Consumer, OwnedConsumer},
     limit::Limit,
-    plan::{RequestAttributes, RequestView, RoutePlan},
+    plan::{RequestAttributes, RequestView, RoutePlan, SubjectDetails},
     snapshot::Route,
 };
 
@@ -366,12 +366,17 @@ impl Gateway {
         route: &Route,
         plan: &mut RoutePlan,
     ) -> Result<(), GatewayError> {
+        if route.inspection.is_some() {
+            // `inspect_body` completes it, when the body was read.
+            return plan.check_consumer(route, request.ledger.consumer());
+        }
         let snapshot = &request.rules().snapshot;
         let input = self.decision_input(peer);
         let (view, path) = (RequestView::of(&request.head), Cow::Borrowed(request.path()));
         let attributes = RequestAttributes::of_normalized(snapshot, &input.source, view, path);
-        let (prefix, consumer) = (snapshot.identity.ipv6_prefix, request.ledger.consumer());
-        attributes.with_consumer(route, prefix, consumer, |subject| {
+        let prefix = snapshot.identity.ipv6_prefix;
+        let details = SubjectDetails { consumer: request.ledger.consumer(), body: None };
+        attributes.with_details(route, prefix, details, |subject| {
             plan.complete(route, subject, input.key_secret)
         })
     }

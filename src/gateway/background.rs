@@ -22,13 +22,21 @@ pub(super) struct Background {
     pub(super) store: Rc<StoreHandle>,
     clock: Clock,
     tasks: TaskTracker,
+    /// Requests whose costs are not settled yet.
+    settlements: Cell<usize>,
     /// True if no more tasks are spawned, because the worker's runtime is ending.
     closed: Cell<bool>,
 }
 
 impl Background {
     pub(super) fn new(store: Rc<StoreHandle>, clock: Clock) -> Self {
-        Self { store, clock, tasks: TaskTracker::new(), closed: Cell::new(false) }
+        Self {
+            store,
+            clock,
+            tasks: TaskTracker::new(),
+            settlements: Cell::new(0),
+            closed: Cell::new(false),
+        }
     }
 
     /// The gateway's time, in ms since the epoch.
@@ -58,6 +66,21 @@ impl Background {
             drop(sender.send(work.await));
         });
         receiver.await.ok()
+    }
+
+    /// Counts a request whose costs will be settled.
+    pub(super) fn begin_settlement(&self) {
+        self.settlements.set(self.settlements.get() + 1);
+    }
+
+    /// Counts a request whose costs are settled.
+    pub(super) fn end_settlement(&self) {
+        self.settlements.set(self.settlements.get() - 1);
+    }
+
+    /// True if the costs of a request are not settled yet.
+    pub(super) fn is_settling(&self) -> bool {
+        self.settlements.get() > 0
     }
 
     /// Sends each correction to the store that made its charge. Does not wait.

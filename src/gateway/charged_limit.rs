@@ -9,10 +9,11 @@ use super::{
     rules::{LimitRule, WorkerRoute},
 };
 use crate::{
+    http1::Fields,
     identity::KeyPart,
     limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
-    snapshot::{PlannedCharge, QuotaChoice},
+    snapshot::{ActualCost, PlannedCharge, QuotaChoice, SettledCost},
     store::Correction,
 };
 
@@ -80,9 +81,10 @@ impl ChargedLimit {
         self.limit().algorithm().holds_permit()
     }
 
-    /// True if the charge blocks other charges until it is refunded or the request ends.
-    pub(super) fn blocks_others(&self) -> bool {
-        self.limit().algorithm().blocks_others()
+    /// True if the charge must be refunded if its request is gone before the store replies: it blocks other charges
+    /// until it is refunded or the request ends, or is an estimate that the end of the request settles.
+    pub(super) fn must_be_delivered(&self) -> bool {
+        self.limit().algorithm().blocks_others() || self.settled_cost().is_some()
     }
 
     /// The decision that made the charge; `None` if the limit did not admit it, or its cost is 0. Meaningful only if
@@ -126,22 +128,66 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    /// The correction that `response` requires: a refund if its status is in `refund`, otherwise the
-    /// difference between the cost that it reports and the cost that was charged. `None` if the charge
-    /// stands.
-    pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
-        let decided = self.outcome.admitted()?;
-        let (policy, charged_at) = (&self.rule.policy, decided.charged_at());
-        if policy.refund.contains(&response.status().as_u16()) {
-            return self.refund();
+    /// The cost of the limit, if it is settled when the response ends.
+    pub(super) fn settled_cost(&self) -> Option<&SettledCost> {
+        self.rule.policy.cost.settled().map(|settled| &**settled)
+    }
+
+    /// True if a response with `status` refunds the charge.
+    pub(super) fn is_refunded(&self, status: u16) -> bool {
+        self.rule.policy.refund.contains(&status)
+    }
+
+    /// True if a header of the response has the final cost.
+    pub(super) fn has_header_cost(&self) -> bool {
+        self.settled_cost().is_some_and(|cost| matches!(cost.actual, ActualCost::Header(_)))
+    }
+
+    /// The final cost that the head of a response decides: 0 if its status refunds the charge, else that of its header.
+    pub(super) fn head_cost(&self, status: u16, fields: Option<&Fields>) -> u64 {
+        if self.is_refunded(status) {
+            return 0;
         }
-        let cost = policy.cost.response_cost(response.upstream_fields()?)?;
+        let estimate = self.cost;
+        self.settled_cost().map_or(estimate, |cost| {
+            cost.settled(fields.and_then(|fields| cost.header_cost(fields)), estimate)
+        })
+    }
+
+    /// Counts a final cost in the metrics.
+    pub(super) fn count_settled(&self, settled: u64) {
+        let counters = &self.rule.counters.settlement;
+        counters.settled.add(settled);
+        counters.overspent.add(settled.saturating_sub(self.cost));
+    }
+
+    /// The correction that makes the charge `cost`; `None` if it is, or if nothing was charged.
+    pub(super) fn correction_to(&self, cost: u64) -> Option<Correction> {
+        let decided = self.outcome.admitted()?;
         let change = match cost.cmp(&self.cost) {
-            std::cmp::Ordering::Less => Change::Refund { charged_at, cost: self.cost - cost },
+            std::cmp::Ordering::Less => {
+                Change::Refund { charged_at: decided.charged_at(), cost: self.cost - cost }
+            }
             std::cmp::Ordering::Equal => return None,
             std::cmp::Ordering::Greater => Change::Overdraw { cost: cost - self.cost },
         };
         Some(self.correction(change, decided.source))
+    }
+
+    /// The correction that `response` requires: a refund if its status is in `refund`, otherwise the
+    /// difference between the cost that it reports and the cost that was charged. `None` if the charge
+    /// stands, or is settled when the response ends.
+    pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
+        self.outcome.admitted()?;
+        let status = response.status().as_u16();
+        if self.is_refunded(status) {
+            return self.refund();
+        }
+        if self.has_header_cost() {
+            return self.correction_to(self.head_cost(status, response.upstream_fields()));
+        }
+        let cost = self.rule.policy.cost.response_cost(response.upstream_fields()?)?;
+        self.correction_to(cost)
     }
 
     fn correction(&self, change: Change, source: DecisionSource) -> Correction {

@@ -60,7 +60,7 @@ impl Gateway {
         request: &mut RequestContext,
         limits: &mut ChargedLimits,
     ) -> Admission {
-        let decided = if limits.iter().any(ChargedLimit::blocks_others) {
+        let decided = if limits.iter().any(ChargedLimit::must_be_delivered) {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(request, limits)).await
         } else {
@@ -95,7 +95,7 @@ impl Gateway {
         }
     }
 
-    /// Charges a request whose limits reserve slots or permits. These block other requests, so if the
+    /// Charges a request whose limits reserve slots or permits, or estimates. These block other requests, so if the
     /// client goes away before the store answers, the call still finishes, and its charges are
     /// refunded.
     async fn charge_detached(
@@ -165,10 +165,13 @@ impl Gateway {
         }
     }
 
-    /// Returns when no request is delayed or holds a concurrency permit, and no call to the store is
+    /// Returns when no request is delayed, holds a concurrency permit or has an unsettled cost, and no call to the store is
     /// running. Call it when no more requests arrive.
     pub async fn drain(&self) {
-        while self.delayed_requests() > 0 || !self.leases.is_empty() {
+        while self.delayed_requests() > 0
+            || !self.leases.is_empty()
+            || self.background.is_settling()
+        {
             sleep(DRAIN_POLL_INTERVAL).await;
         }
         self.background.drain().await;

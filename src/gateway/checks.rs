@@ -15,8 +15,8 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource, RequestView,
-        RoutePlan, decide, refused_admission,
+        BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource,
+        RequestView, RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
     snapshot::OverridesAt,
@@ -35,7 +35,7 @@ pub(super) enum CheckOutcome<'n> {
 /// A request that the throttle has admitted: its route, and what is to be charged.
 pub(super) struct AdmittedRequest<'n> {
     pub(super) route: Rc<WorkerRoute>,
-    pub(super) plan: &'n RoutePlan,
+    pub(super) plan: &'n mut RoutePlan,
 }
 
 /// Records what the access log says of the checks.
@@ -76,6 +76,7 @@ impl Gateway {
             key_secret,
             throttle_secret: self.throttle_secret,
             overrides: self.overrides(),
+            body: BodyAccess::Deferred,
         }
     }
 

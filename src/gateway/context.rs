@@ -8,6 +8,7 @@ use super::{
     ledger::{Ledger, RequestEndFacts},
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
+    settlement::Settlement,
 };
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
@@ -43,6 +44,8 @@ pub(super) struct Held {
     /// Records the caller as active again for the throttle when the response ends.
     pub(super) activity: Option<ActivityGuard>,
     pub(super) permits: Option<ConcurrencyPermits>,
+    /// Settles the costs that are known when the response ends.
+    pub(super) settlement: Option<Box<Settlement>>,
 }
 
 /// Bytes that are not a valid request, or a head that did not arrive in time. Dropping it counts and logs it.
@@ -183,6 +186,9 @@ fn path_bytes<'r>(path: Option<&'r str>, head: &'r RequestHead) -> &'r [u8] {
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
+        if let Some(settlement) = self.held.settlement.take() {
+            self.ledger.settle(&settlement);
+        }
         let facts = RequestEndFacts {
             head: Some(&self.head),
             path: path_bytes(self.path.as_deref(), &self.head),

@@ -23,6 +23,7 @@ use crate::{
         ProtectedHeaders, RequestHeaderChanges, Servers, UploadSettings, Upstream, UpstreamError,
         UpstreamKind,
     },
+    usage::UnreadableBody,
 };
 
 /// Minimum interval between two warnings of a worker about requests, in ms.
@@ -130,6 +131,7 @@ impl Gateway {
             trace,
             changes,
             consumer: routed.consumer,
+            asks_for_identity: routed.route.settles,
             removed_credentials: routed.route.auth.as_ref().map(|auth| auth.removed_credentials()),
             protected,
         })
@@ -207,11 +209,18 @@ fn buffered_upload(
 
 /// The error for a failed client body. Abandons the rest of the body.
 #[cold]
-fn body_error(route: &WorkerRoute, request: &RequestContext, error: BodyError) -> GatewayError {
+pub(super) fn body_error(
+    route: &WorkerRoute,
+    request: &RequestContext,
+    error: BodyError,
+) -> GatewayError {
     request.client.abandon_body();
     match error {
         BodyError::TooLong => GatewayError::BodyTooLong(route.settings.max_body),
         BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
+        BodyError::Ambiguous => {
+            GatewayError::UnreadableBody(UnreadableBody::Repeated("a member".to_owned()))
+        }
         BodyError::Malformed(error) => GatewayError::Framing(error),
         BodyError::ClientClosed => GatewayError::BodyIncomplete,
     }

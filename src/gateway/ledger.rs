@@ -9,6 +9,7 @@ use super::{
     request_id::RequestId,
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
+    settlement::{ResponseTotals, Settlement},
 };
 use crate::{
     clock::{Stopwatch, StoreTime},
@@ -261,6 +262,14 @@ impl Ledger {
         if self.tracing.sampled().is_some() {
             self.finish_trace(facts, duration);
         }
+    }
+
+    /// Settles the costs of the response, which has ended.
+    pub(super) fn settle(&self, settlement: &Settlement) {
+        let duration = self.arrival.stopwatch.read().as_millis();
+        let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
+        let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
+        settlement.settle(&totals);
     }
 
     /// Counts the request of a consumer that has a plan.

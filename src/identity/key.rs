@@ -16,7 +16,11 @@ use super::{
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{CredentialSource, Token, header_token, token},
 };
-use crate::{http1::Fields, secret::KeySecret};
+use crate::{
+    http1::Fields,
+    secret::KeySecret,
+    usage::{JsonPath, MemberValue, RequestMembers},
+};
 
 /// One part of a limit's key. A part that the request does not have is the empty string.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -47,6 +51,8 @@ pub enum KeyPart {
     Plan,
     /// A claim of the consumer's token.
     Claim(String),
+    /// A member of the request's JSON body.
+    Json(JsonPath),
 }
 
 impl KeyPart {
@@ -66,6 +72,7 @@ impl KeyPart {
             Self::Consumer => CONSUMER_TAG,
             Self::Plan => 14,
             Self::Claim(_) => 15,
+            Self::Json(_) => 16,
         }
     }
 
@@ -78,7 +85,9 @@ impl KeyPart {
             | Self::Route
             | Self::Path
             | Self::PathParam(_)
-            | Self::Plan => false,
+            | Self::Plan
+            // A client chooses it.
+            | Self::Json(_) => false,
             Self::Header(name) => *name != header::HOST,
             Self::ClientIp
             | Self::Token
@@ -131,6 +140,7 @@ impl KeyPart {
                 let claim = subject.consumer.and_then(|consumer| consumer.claim(name));
                 Cow::Borrowed(claim.unwrap_or_default().as_bytes())
             }
+            Self::Json(path) => member(subject.body, path)?,
         })
     }
 }
@@ -166,6 +176,28 @@ pub struct Subject<'r> {
     pub ipv6_prefix: u8,
     /// Who sends the request, if its route authenticates and has done so.
     pub consumer: Option<Consumer<'r>>,
+    /// The members of the request's JSON body, if they were read.
+    pub body: Option<&'r RequestMembers>,
+}
+
+/// The text of a member of a request's body; empty without the member.
+fn member<'r>(
+    body: Option<&'r RequestMembers>,
+    path: &JsonPath,
+) -> Result<Cow<'r, [u8]>, AmbiguousValue> {
+    let text = match body.map(|body| body.get(path)) {
+        None | Some(MemberValue::Missing) => "",
+        Some(MemberValue::Text(text) | MemberValue::Number(_, text)) => text,
+        Some(MemberValue::Bool(true)) => "true",
+        Some(MemberValue::Bool(false)) => "false",
+        Some(MemberValue::Container) => {
+            return Err(AmbiguousValue::NotCanonical {
+                name: format!("`{path}` in the request's body"),
+                expected: "a string, a number, true or false",
+            });
+        }
+    };
+    Ok(Cow::Borrowed(text.as_bytes()))
 }
 
 /// The keyed hash of a request's access token, which is its key for limits by `token`.

@@ -116,7 +116,8 @@ impl KeyPart {
             | Self::Route
             | Self::Consumer
             | Self::Plan
-            | Self::Claim(_) => bytes.into(),
+            | Self::Claim(_)
+            | Self::Json(_) => bytes.into(),
         })
     }
 }
@@ -181,6 +182,7 @@ mod tests {
             token_hash: None,
             ipv6_prefix: 64,
             consumer: Some(Consumer::new("acme", Some("gold"))),
+            body: None,
         })
     }
 

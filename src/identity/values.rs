@@ -46,6 +46,7 @@ impl fmt::Display for KeyPart {
             Self::Consumer => f.write_str("consumer"),
             Self::Plan => f.write_str("plan"),
             Self::Claim(name) => write!(f, "claim:{name}"),
+            Self::Json(path) => write!(f, "json:{path}"),
         }
     }
 }
@@ -142,6 +143,7 @@ mod tests {
             token_hash: None,
             ipv6_prefix: 64,
             consumer: Some(Consumer::new("acme", Some("gold"))),
+            body: None,
         };
         KeyPlan(parts).display_values(&subject).unwrap()
     }

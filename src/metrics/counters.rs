@@ -73,6 +73,21 @@ pub struct LimitCounters {
     pub delayed: Counter,
     /// The sum of these delays, in µs.
     pub delay_micros: Counter,
+    /// Costs that are settled when responses end.
+    pub settlement: SettlementCounters,
+}
+
+/// The costs of one limit that are settled when responses end, in units of the quota.
+#[derive(Debug, Default)]
+pub struct SettlementCounters {
+    /// Estimates that were charged.
+    pub reserved: Counter,
+    /// Final costs.
+    pub settled: Counter,
+    /// The part of final costs that exceeds their estimates.
+    pub overspent: Counter,
+    /// Responses whose body could not be decoded to read its cost.
+    pub unreadable: Counter,
 }
 
 /// The failures of one upstream by kind, and its retries.

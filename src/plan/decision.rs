@@ -9,10 +9,11 @@ use super::{
 use crate::{
     error::GatewayError,
     http1::BodyLength,
-    identity::{Caller, ClientAddress, KeySecret, Subject, TokenHash},
+    identity::{Caller, ClientAddress, Consumer, KeySecret, Subject, TokenHash},
     limit::Admission,
     snapshot::{ChargeContext, OverridesAt, PlannedCharge, PlannedCharges, Route, Snapshot},
     tls::SelectedCertificate,
+    usage::RequestMembers,
 };
 
 /// What a decision needs to know beyond the request itself.
@@ -31,6 +32,17 @@ pub struct DecisionInput<'a> {
     pub throttle_secret: Option<KeySecret>,
     /// The overrides of quotas; `None` if there are none.
     pub overrides: Option<OverridesAt>,
+    /// The request's body, on a route whose limits read it.
+    pub body: BodyAccess<'a>,
+}
+
+/// What is known of a request's body when the request is decided.
+#[derive(Clone, Copy)]
+pub enum BodyAccess<'a> {
+    /// It is read later: [`RoutePlan::complete`] then adds the charges of a route whose limits read it.
+    Deferred,
+    /// It has these members; `None`: it is not known, and has none.
+    Known(Option<&'a RequestMembers>),
 }
 
 /// What becomes of a request, as far as it can be decided without state.
@@ -264,16 +276,25 @@ impl RoutePlan {
         length: BodyLength,
     ) -> Result<(), GatewayError> {
         let route = matched.route;
+        let body = match input.body {
+            BodyAccess::Deferred => None,
+            BodyAccess::Known(body) => body,
+        };
+        let is_deferred = route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
         if route.auth.is_none() {
-            matched.with_subject(|subject| {
+            matched.with_subject(body, |subject| {
                 if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
                     let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
                     self.caller = Some(caller);
                 }
+                if is_deferred {
+                    return Ok(());
+                }
                 let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
                 self.charge_subject(route, subject, ChargeContext { secret, overrides })
             })?;
-        } else {
+        }
+        if route.auth.is_some() || is_deferred {
             self.overrides.clone_from(&input.overrides);
         }
         if matches!(length, BodyLength::Known(length) if length > route.max_body) {
@@ -296,7 +317,24 @@ impl RoutePlan {
         Ok(())
     }
 
-    /// Completes the plan on a `route` with `auth`, once it is known who sends the request: `subject` has its consumer.
+    /// Checks that `route` admits the consumer.
+    ///
+    /// # Errors
+    ///
+    /// The consumer may not use the route.
+    pub fn check_consumer(
+        &self,
+        route: &Route,
+        consumer: Option<Consumer<'_>>,
+    ) -> Result<(), GatewayError> {
+        if route.auth.as_ref().is_some_and(|auth| !auth.allows(consumer)) {
+            return Err(GatewayError::ConsumerNotAllowed);
+        }
+        Ok(())
+    }
+
+    /// Completes the plan on a `route` with `auth`, once it is known who sends the request, or on a route whose limits
+    /// read the request's body, once it was read: `subject` has its consumer and its body.
     ///
     /// # Errors
     ///
@@ -307,9 +345,7 @@ impl RoutePlan {
         subject: &Subject<'_>,
         secret: KeySecret,
     ) -> Result<(), GatewayError> {
-        if route.auth.as_ref().is_some_and(|auth| !auth.allows(subject.consumer)) {
-            return Err(GatewayError::ConsumerNotAllowed);
-        }
+        self.check_consumer(route, subject.consumer)?;
         let overrides = self.overrides.take();
         self.charge_subject(route, subject, ChargeContext { secret, overrides: overrides.as_ref() })
     }

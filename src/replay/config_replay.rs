@@ -17,8 +17,8 @@ use crate::{
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, Change, Charge},
     plan::{
-        self, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes, RequestSource,
-        RequestView, RoutePlan,
+        self, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes,
+        RequestSource, RequestView, RoutePlan, SubjectDetails,
     },
     snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
     store::memory::MemoryStore,
@@ -268,6 +268,7 @@ impl ConfigReplay {
             key_secret: self.secret,
             throttle_secret: None,
             overrides: None,
+            body: BodyAccess::Known(None),
         };
         let status = request.line.status;
         let decision = plan::decide(&self.snapshot, &input, view.clone());
@@ -326,9 +327,12 @@ impl ConfigReplay {
         let attributes =
             RequestAttributes::of_normalized(&self.snapshot, &input.source, view, path);
         let prefix = self.snapshot.identity.ipv6_prefix;
-        let completed = attributes.with_consumer(route, prefix, consumer, |subject| {
-            plan.complete(route, subject, self.secret)
-        });
+        let completed = attributes.with_details(
+            route,
+            prefix,
+            SubjectDetails { consumer, body: None },
+            |subject| plan.complete(route, subject, self.secret),
+        );
         let error = completed.err()?;
         Some(match plan::refused_admission(&error) {
             Admission::Denied => PlannedRequest::Denied(plan.route as u32),

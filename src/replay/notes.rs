@@ -14,11 +14,15 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         notes.push(missing_parts(
             replay,
             "Tidegate's log",
-            &["headers", "cookies", "query", "claims"],
+            &["headers", "cookies", "query", "claims", "bodies"],
             |part| {
                 matches!(
                     part,
-                    KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Claim(_)
+                    KeyPart::Header(_)
+                        | KeyPart::Cookie(_)
+                        | KeyPart::Query(_)
+                        | KeyPart::Claim(_)
+                        | KeyPart::Json(_)
                 )
             },
         ));
@@ -111,6 +115,7 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
                     | KeyPart::Cookie(_)
                     | KeyPart::Query(_)
                     | KeyPart::Claim(_)
+                    | KeyPart::Json(_)
             )
         };
         policy

@@ -61,6 +61,7 @@ impl GrpcStatus {
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
             | GatewayError::UnreadableCharge(_)
+            | GatewayError::UnreadableBody(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
             GatewayError::Framing(_)
             | GatewayError::BodyIncomplete

@@ -114,6 +114,7 @@ fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
             verified_if(is_token || is_sensitive_name(name.as_str()))
         }
         KeyPart::Query(name) => verified_if(is_sensitive_name(name)),
+        KeyPart::Json(_) => ValueOrigin::Client,
         KeyPart::ClientIp
         | KeyPart::Consumer
         | KeyPart::Plan

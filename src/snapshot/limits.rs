@@ -14,6 +14,7 @@ use super::policy::{Cost, LimitPolicy};
 use super::quota::{QUOTA_KEYS, QuotaShape, alternative_quota, quota};
 use super::reserve;
 use super::section::Section;
+use super::settled_cost;
 use super::tiers;
 use crate::config::{self, Config};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
@@ -107,6 +108,10 @@ fn check_algorithm_keys(section: &Section<'_>, limit: &config::LimitConfig, quot
     }
     if quota.algorithm.holds_permit() {
         check_concurrency(section, limit);
+    } else if quota.algorithm.takes_slot() && matches!(limit.cost, config::CostConfig::Settled(_)) {
+        let what =
+            "a cost that is settled when the response ends, though its slots are taken before";
+        section.at("cost").fault(what, "a number or `header:NAME`, or another algorithm");
     }
 }
 
@@ -115,7 +120,8 @@ fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
     at.ensure(limit.refund.is_empty(), what, "no `refund`");
-    let from_response = matches!(limit.cost, config::CostConfig::Response(_));
+    let from_response =
+        matches!(limit.cost, config::CostConfig::Response(_) | config::CostConfig::Settled(_));
     let what = "a cost from the response, though permits are acquired before it";
     section.at("cost").ensure(!from_response, what, "a number or `header:NAME`");
     let is_renewable = limit.window.millis() >= MIN_LEASE;
@@ -169,6 +175,15 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
         }
         config::CostConfig::Header(name) => {
             header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Header { name, max })
+        }
+        config::CostConfig::Settled(settled) => {
+            if section.can_read(&["max_cost"]) && limit.max_cost.is_some() {
+                section
+                    .at("max_cost")
+                    .fault("`max_cost` with a cost that is settled", "`cost.max`");
+            }
+            let capacity = if is_max_known { max_possible } else { u64::MAX };
+            Cost::Settled(Arc::new(settled_cost::compile(&at, settled, capacity)))
         }
         config::CostConfig::Response(name) => {
             header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })

@@ -9,11 +9,13 @@ use smallvec::SmallVec;
 use super::{
     overrides::{AppliedOverride, OverridesAt},
     quota::QuotaShape,
+    settled_cost::SettledCost,
 };
 use crate::{
     http1::Fields,
     identity::{AmbiguousValue, Consumer, KeyPart, KeyPlan, KeySecret, Subject, trim},
     limit::{Key, Limit},
+    usage::RequestMembers,
 };
 
 /// A limit with its key, cost, tiers, refunds and candidate.
@@ -38,7 +40,7 @@ pub struct LimitPolicy {
 }
 
 /// The cost of a request, in units of the quota.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Cost {
     /// A fixed cost.
     Fixed(u64),
@@ -56,6 +58,8 @@ pub enum Cost {
         /// Maximum charge; higher values are lowered to it.
         max: u64,
     },
+    /// An estimate, settled when the response ends.
+    Settled(Arc<SettledCost>),
 }
 
 /// Another quota for some callers, or no limit. It shares the limit's window and counters.
@@ -156,6 +160,9 @@ pub enum ChargePlanError {
         /// The maximum value.
         max: u64,
     },
+    /// The member of the request's body that has the estimate of the cost is no number.
+    #[error("`{0}` in the request's body (the estimate of its cost) must be a number")]
+    Estimate(String),
 }
 
 impl LimitPolicy {
@@ -173,7 +180,7 @@ impl LimitPolicy {
         context: ChargeContext<'_>,
         charges: &mut PlannedCharges,
     ) -> Result<(), ChargePlanError> {
-        let cost = self.cost.request_cost(subject.headers)?;
+        let cost = self.cost.request_cost(subject.headers, subject.body)?;
         self.add_with_cost(limit_index, cost, subject, context, charges)
     }
 
@@ -197,6 +204,7 @@ impl LimitPolicy {
             Ok(())
             | Err(
                 ChargePlanError::Cost { .. }
+                | ChargePlanError::Estimate(_)
                 | ChargePlanError::PlanBlocked
                 | ChargePlanError::OverrideBlocked,
             ) => Ok(()),
@@ -366,10 +374,15 @@ fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
 
 impl Cost {
     /// The cost to charge on admission of a request with these headers.
-    fn request_cost(&self, headers: &Fields) -> Result<u64, ChargePlanError> {
+    fn request_cost(
+        &self,
+        headers: &Fields,
+        body: Option<&RequestMembers>,
+    ) -> Result<u64, ChargePlanError> {
         let (name, max) = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::Response { .. } => return Ok(1),
+            Self::Settled(settled) => return settled.estimate(headers, body),
             Self::Header { name, max } => (name, *max),
         };
         let mut values = headers.get_all(name);
@@ -380,6 +393,14 @@ impl Cost {
         let cost = parse_decimal(value);
         let valid = cost.filter(|cost| (1..=max).contains(cost));
         valid.ok_or_else(|| ChargePlanError::Cost { name: name.clone(), max })
+    }
+
+    /// The cost that is settled when the response ends; `None` for other costs.
+    pub fn settled(&self) -> Option<&Arc<SettledCost>> {
+        match self {
+            Self::Settled(settled) => Some(settled),
+            _ => None,
+        }
     }
 
     /// The cost in the response's header; `None` without a valid value.
@@ -393,7 +414,7 @@ impl Cost {
 }
 
 /// Parses decimal digits; a number that overflows is `u64::MAX`.
-fn parse_decimal(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_decimal(text: &[u8]) -> Option<u64> {
     let text = trim(text);
     let is_decimal = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let add = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
@@ -424,7 +445,7 @@ mod tests {
             (&["007"], 7),
             (&["7\u{a0}"], 7),
         ] {
-            assert_eq!(header().request_cost(&headers(values)), Ok(cost), "{values:?}");
+            assert_eq!(header().request_cost(&headers(values), None), Ok(cost), "{values:?}");
         }
         for values in [
             &["0"][..],
@@ -439,14 +460,18 @@ mod tests {
             &["99999999999999999999999999"],
             &["1", "1"],
         ] {
-            assert!(header().request_cost(&headers(values)).is_err(), "{values:?}");
+            assert!(header().request_cost(&headers(values), None).is_err(), "{values:?}");
         }
     }
 
     #[test]
     fn the_response_header_corrects_the_cost() {
         let cost = Cost::Response { name: HeaderName::from_static("x-cost"), max: 50 };
-        assert_eq!(cost.request_cost(&headers(&["9"])), Ok(1), "the client's header is ignored");
+        assert_eq!(
+            cost.request_cost(&headers(&["9"]), None),
+            Ok(1),
+            "the client's header is ignored"
+        );
         for (values, expected) in [
             (&["0"][..], Some(0)),
             (&["9"], Some(9)),

@@ -30,7 +30,7 @@ pub(super) fn compile(
         at.fault(what, "off, or a sliding_window or fixed_window");
         return LeaseSize::Off;
     }
-    if let config::CostConfig::Response(_) = limit.cost {
+    if matches!(limit.cost, config::CostConfig::Response(_) | config::CostConfig::Settled(_)) {
         let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
         at.fault(what, "off, or a cost that is known on admission");
         return LeaseSize::Off;

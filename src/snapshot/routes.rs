@@ -13,8 +13,8 @@ use super::policy::PlanLimit;
 use super::quota::QUOTA_KEYS;
 use super::section::Section;
 use super::{
-    Action, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror, redirect,
-    route_edits, route_match,
+    Action, Inspection, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror,
+    redirect, route_edits, route_match,
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};
@@ -69,6 +69,8 @@ pub(super) fn compile(
         let counted = counted_headers(&limits, tokens);
         let edits = route_edits::compile(&section, route, rule.as_ref(), &counted, config);
         let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
+        let inspection = Inspection::of(&limits, hash_key.as_ref(), route.max_inspect.0);
+        let settles = limits.iter().any(|policy| policy.cost.settled().is_some());
         let compress = super::compress::compile(&section, route, config);
         let auth = auth::of_route(&section, route, auth, config);
         let find = |name: &str| definitions.upstreams.get(name).copied();
@@ -90,6 +92,8 @@ pub(super) fn compile(
                 response_body_timeout: route.response_body_timeout.duration(),
                 tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
                 max_body: route.max_body.0,
+                inspection,
+                settles,
                 access,
                 cors: cors::compile(&section, route),
                 error_bodies: error_bodies::compile(&section, route),

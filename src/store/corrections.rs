@@ -206,7 +206,10 @@ impl CorrectionSender {
             let task = SenderTask { sender: self.clone(), batch: None, is_over: false };
             // If there is no runtime, or it ends, another worker sends after its next `resume`.
             let Ok(runtime) = Handle::try_current() else { return };
-            runtime.spawn(task.run());
+            // A runtime that ends drops the task at once, which makes its queue ready again.
+            if runtime.spawn(task.run()).is_finished() {
+                return;
+            }
         }
     }
 

@@ -22,6 +22,9 @@ pub enum BodyError {
     /// The client sends more slowly than the upstream's `min_rate`.
     #[error("the request's body arrives more slowly than this upstream requires")]
     TooSlow,
+    /// The rest of the body repeats a member that limits have read.
+    #[error("a member of the request's body by which requests are counted is repeated")]
+    Ambiguous,
     /// The client closed the connection.
     #[error("the client closed the connection before the end of the request's body")]
     ClientClosed,

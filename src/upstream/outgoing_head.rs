@@ -93,6 +93,8 @@ pub struct OutgoingHead<'r> {
     pub changes: Option<RequestHeaderChanges<'r>>,
     /// Who sends the request, for `X-Consumer-Name` and `X-Consumer-Plan`; `None` if that is not known.
     pub consumer: Option<&'r OwnedConsumer>,
+    /// True if the response must not be compressed: `Accept-Encoding: identity` is sent.
+    pub asks_for_identity: bool,
     /// The API keys to leave out; `None` on a route without authentication.
     pub removed_credentials: Option<&'r RemovedCredentials>,
     /// The fields that a client cannot remove.
@@ -123,6 +125,7 @@ pub struct OwnedHead {
     trace: Option<TraceHeader>,
     changes: Option<(HeaderRules, Fields)>,
     consumer: Option<OwnedConsumer>,
+    asks_for_identity: bool,
     removed_credentials: Option<RemovedCredentials>,
     protected: ProtectedHeaders,
 }
@@ -145,6 +148,7 @@ impl OwnedHead {
             changes: changes
                 .map(|(rules, written)| RequestHeaderChanges { rules, written: written.clone() }),
             consumer: self.consumer.as_ref(),
+            asks_for_identity: self.asks_for_identity,
             removed_credentials: self.removed_credentials.as_ref(),
             protected: &self.protected,
         }
@@ -168,6 +172,7 @@ impl OutgoingHead<'_> {
             trace: self.trace,
             changes: changes.map(|changes| (changes.rules.clone(), changes.written.clone())),
             consumer: self.consumer.cloned(),
+            asks_for_identity: self.asks_for_identity,
             removed_credentials: self.removed_credentials.cloned(),
             protected: self.protected.clone(),
         }
@@ -208,6 +213,9 @@ impl OutgoingHead<'_> {
             if self.replaces_context(name) {
                 return false;
             }
+            if self.asks_for_identity && name.eq_ignore_ascii_case(b"accept-encoding") {
+                return false;
+            }
             if self
                 .removed_credentials
                 .is_some_and(|keys| keys.drops_field(name, &self.client.fields))
@@ -227,6 +235,9 @@ impl OutgoingHead<'_> {
                 !listed.is_empty() && listed.contains(name) && !self.protected.contains(name);
             is_kept && !self.protected.has_alias(field) && !is_hop_by_hop && !self.drops(name)
         });
+        if self.asks_for_identity && !self.drops(b"accept-encoding") {
+            out.push_field(b"accept-encoding", b"identity");
+        }
         self.write_other_cookies(out);
         forwarded
     }

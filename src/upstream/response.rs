@@ -4,6 +4,7 @@ mod http1;
 
 use std::{
     io,
+    rc::Rc,
     task::{Context, Poll, ready},
 };
 
@@ -42,6 +43,13 @@ struct Stages {
     /// Bytes that were read while the client did not read.
     ahead: Option<ReadAhead>,
     compressed: Option<Compressed>,
+    observer: Option<Rc<dyn BodyObserver>>,
+}
+
+/// Looks at the bytes of a body while they pass.
+pub trait BodyObserver {
+    /// Called with the next bytes, as the upstream sent them, without the framing of chunks.
+    fn observe(&self, bytes: &[u8]);
 }
 
 /// The source of a response's body.
@@ -71,6 +79,11 @@ impl ResponseBody {
     pub fn compress(&mut self, compressor: Compressor, permit: CompressionPermit) {
         let compressed = Compressed::new(compressor, permit);
         self.stages.get_or_insert_default().compressed = Some(compressed);
+    }
+
+    /// Shows the body's bytes to `observer`, before they are compressed. Call it before any of the body is read.
+    pub fn observe(&mut self, observer: Rc<dyn BodyObserver>) {
+        self.stages.get_or_insert_default().observer = Some(observer);
     }
 
     /// The head's `Content-Length`, in bytes, even without a body, as for HEAD. `None` if the body is
@@ -113,12 +126,19 @@ impl ResponseBody {
         let Self { source, stages } = self;
         let added = match stages.as_deref_mut() {
             None => ready!(source.poll_body(cx, encoder, out)),
-            Some(Stages { ahead, compressed: None }) => {
+            Some(Stages { ahead, compressed: None, observer: None }) => {
                 ready!(poll_source(source, ahead, cx, encoder, out))
             }
-            Some(Stages { ahead, compressed: Some(compressed) }) => {
+            Some(Stages { ahead, compressed: None, observer: Some(observer) }) => {
+                let read = |out: &mut Vec<u8>| poll_observed(source, ahead, &**observer, cx, out);
+                ready!(encoder.write(out, read))
+            }
+            Some(Stages { ahead, compressed: Some(compressed), observer }) => {
                 let read = |cx: &mut Context<'_>, bytes: &mut Vec<u8>| {
-                    let read = poll_source(source, ahead, cx, BodyEncoder::Plain, bytes);
+                    let read = match observer {
+                        None => poll_source(source, ahead, cx, BodyEncoder::Plain, bytes),
+                        Some(observer) => poll_observed(source, ahead, &**observer, cx, bytes),
+                    };
                     read.map_ok(|_| is_read(source, ahead.as_ref()))
                 };
                 ready!(encoder.write(out, |out| compressed.poll_body(cx, out, read)))
@@ -196,6 +216,22 @@ fn poll_source(
         (Poll::Ready(Ok(count)), _) => ahead.add(*count),
         (Poll::Pending, Some(in_flight)) => ahead.mark_waiting_for_target(in_flight),
         _ => {}
+    }
+    polled
+}
+
+/// As [`poll_source`], and shows the bytes to `observer`.
+fn poll_observed(
+    source: &mut BodySource,
+    ahead: &mut Option<ReadAhead>,
+    observer: &dyn BodyObserver,
+    cx: &mut Context<'_>,
+    out: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let before = out.len();
+    let polled = poll_source(source, ahead, cx, BodyEncoder::Plain, out);
+    if out.len() > before {
+        observer.observe(&out[before..]);
     }
     polled
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 20] = [
+const LEAVES: [&str; 21] = [
     "auth",
     "balance",
     "compress",
@@ -27,10 +27,13 @@ const LEAVES: [&str; 20] = [
     "trace",
     "transport",
     "upstream",
+    "usage",
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 77] = [
+const ALLOWED: [(&str, &str, &str); 79] = [
+    ("config", "usage", "paths of members and presets of APIs are its types"),
+    ("identity", "usage", "a member of a request's body is a part of a key"),
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
@@ -134,7 +137,13 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     ("metrics", &["counter"]),
     // `clock`: losses are reported at most once a minute. `escape`: text of requests must not control a terminal.
     ("telemetry", &["clock", "escape"]),
-    ("error", &["auth", "http1", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
+    (
+        "error",
+        &[
+            "auth", "http1", "identity", "limit", "route", "snapshot", "throttle", "upstream",
+            "usage",
+        ],
+    ),
     (
         "snapshot",
         &[
@@ -157,6 +166,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "tls",
             "trace",
             "upstream",
+            "usage",
         ],
     ),
     (
@@ -175,7 +185,10 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     ),
     // What is decided before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it calls one after the other.
-    ("plan", &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls"]),
+    (
+        "plan",
+        &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls", "usage"],
+    ),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
         "replay",
@@ -218,6 +231,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
             "trace",
             "transport",
             "upstream",
+            "usage",
         ],
     ),
     // `snapshot`: the rules of a listener say what precedes HTTP. `tls`: handshakes with clients.
@@ -335,6 +349,7 @@ const CLI: (&str, &[&str]) = (
         "throttle",
         "tls",
         "upstream",
+        "usage",
     ],
 );
 

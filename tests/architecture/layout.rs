@@ -12,7 +12,7 @@ const MAX_LINES: usize = 600;
 const READERS: [&str; 3] = ["src/auth/jwt/json.rs", "src/config", "src/replay/json.rs"];
 
 /// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
-const NAMED_BY_CONFIGURATION: [&str; 8] = [
+const NAMED_BY_CONFIGURATION: [&str; 9] = [
     "src/balance.rs",
     "src/compress.rs",
     "src/limit.rs",
@@ -21,6 +21,7 @@ const NAMED_BY_CONFIGURATION: [&str; 8] = [
     "src/tls/client_certificate.rs",
     "src/trace/sampling.rs",
     "src/upstream.rs",
+    "src/usage/preset.rs",
 ];
 
 /// True if each type of the file that derives `Deserialize` is an enum without fields.

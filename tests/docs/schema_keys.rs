@@ -31,12 +31,14 @@ pub(crate) struct ValueType {
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const VALUE_TYPES: [(&str, &str); 20] = [
+const VALUE_TYPES: [(&str, &str); 23] = [
+    ("ActualConfig", "actual cost"),
     ("Address", "address"),
     ("Cidr", "network"),
     ("CorsOrigin", "origin"),
     ("CostConfig", "cost"),
     ("Duration", "duration"),
+    ("EstimateConfig", "estimate"),
     ("AdminAddress", "admin address"),
     ("HostHeader", "host header"),
     ("HostName", "host name"),
@@ -45,6 +47,7 @@ const VALUE_TYPES: [(&str, &str); 20] = [
     ("ListenAddress", "listen address"),
     ("Maximum", "number or off"),
     ("Method", "method"),
+    ("MissingConfig", "missing cost"),
     ("RedisUrl", "Redis URL"),
     ("SecretReference", "secret"),
     ("Size", "size"),

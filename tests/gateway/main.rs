@@ -12,6 +12,8 @@ mod access;
 mod agreement;
 /// API keys, certificates, consumers and plans.
 mod auth;
+/// Costs that are known when a response ends.
+mod budgets;
 /// Places at a target that clients hold at their own pace.
 mod client_paced;
 /// Compressed responses.

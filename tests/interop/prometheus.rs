@@ -69,6 +69,7 @@ impl Scraped {
               few: {quota: 3, window: 1h, key: [token]}
               trial: {quota: 1, window: 1h, key: [token], enforce: false}
               slow: {algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}
+              egress: {quota: 1000, window: 1h, key: [], cost: {actual: bytes}}
             throttle: {max_active: 1000, capacity: 1000}
             routes:
               - name: all
@@ -76,7 +77,7 @@ impl Scraped {
                 upstream: app
                 limits: [few, trial]
                 mirror: {upstream: shadow}
-              - {name: slow, match: {path: /slow}, upstream: app, limits: [slow]}
+              - {name: slow, match: {path: /slow}, upstream: app, limits: [slow, egress]}
               - {name: known, match: {path: /known}, upstream: app, auth: [keys, login], limits: [few]}
               - {name: inside, match: {path: /inside}, upstream: app, deny: [127.0.0.0/8]}
             ",

@@ -18,8 +18,9 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
-    RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
+    self, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes,
+    RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
+    SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};
@@ -150,6 +151,7 @@ impl Explanation {
             key_secret: overrides.secret,
             throttle_secret: has_throttle.then_some(overrides.secret),
             overrides: overrides.at.clone(),
+            body: BodyAccess::Deferred,
         };
         let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
         if client.is_none() {
@@ -186,9 +188,10 @@ impl Explanation {
         };
         let consumer = owned.as_ref();
         self.set_consumer(consumer.map(OwnedConsumer::view));
-        let (prefix, view) = (snapshot.identity.ipv6_prefix, consumer.map(OwnedConsumer::view));
+        let prefix = snapshot.identity.ipv6_prefix;
+        let details = SubjectDetails { consumer: consumer.map(OwnedConsumer::view), body: None };
         let found = attributes
-            .with_consumer(route, prefix, view, |subject| overrides.of_route(route, subject));
+            .with_details(route, prefix, details, |subject| overrides.of_route(route, subject));
         // An ambiguous part is reported with the decision.
         self.overrides = found.unwrap_or_default();
         let routed = routed(snapshot, route, head, &attributes, request.scheme(), consumer);
@@ -202,9 +205,10 @@ impl Explanation {
         if let Some(error) = unauthenticated {
             return Err(plan.refused_after_throttle.take().unwrap_or(error));
         }
-        let consumer = consumer.map(OwnedConsumer::view);
-        let charges = attributes.with_consumer(route, prefix, consumer, |subject| {
-            if route.auth.is_some() {
+        let members = request.members(route).map_err(GatewayError::UnreadableBody)?;
+        let details = SubjectDetails { body: Some(&members), ..details };
+        let charges = attributes.with_details(route, prefix, details, |subject| {
+            if route.auth.is_some() || route.inspection.is_some() {
                 plan.complete(route, subject, overrides.secret)?;
             }
             Ok(std::mem::take(&mut plan.charges))
@@ -212,7 +216,7 @@ impl Explanation {
         let charges = charges.inspect_err(|error| {
             self.decision = plan::refused_admission(error).label();
         })?;
-        let limits = attributes.with_consumer(route, prefix, consumer, |subject| {
+        let limits = attributes.with_details(route, prefix, details, |subject| {
             limit_charges(route, subject, &charges, overrides.secret)
         });
         let limits = limits.inspect_err(|error| {

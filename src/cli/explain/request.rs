@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use crate::error::GatewayError;
 use crate::http1::{HeadBounds, RequestHead};
-use crate::snapshot::{ListenerRules, Snapshot};
+use crate::snapshot::{ListenerRules, Route, Snapshot};
+use crate::usage::{PathSet, RequestMembers, UnreadableBody};
 
 /// A request as a client would send it.
 pub(super) struct Request {
@@ -13,6 +14,8 @@ pub(super) struct Request {
     /// The URL's scheme and port; `None` for a path alone.
     origin: Option<UrlOrigin>,
     head: Vec<u8>,
+    /// Its body.
+    body: Vec<u8>,
 }
 
 /// The scheme and port of a URL.
@@ -64,7 +67,26 @@ impl Request {
             head.push_str("\r\n");
         }
         head.push_str("\r\n");
-        Ok(Self { peer, origin, head: head.into_bytes() })
+        Ok(Self { peer, origin, head: head.into_bytes(), body: Vec::new() })
+    }
+
+    /// The request with this body.
+    pub(super) fn with_body(self, body: Option<&str>) -> Self {
+        Self { body: body.unwrap_or_default().into(), ..self }
+    }
+
+    /// The members of the body that `route` reads.
+    ///
+    /// # Errors
+    ///
+    /// The body is no JSON, or ambiguous.
+    pub(super) fn members(&self, route: &Route) -> Result<RequestMembers, UnreadableBody> {
+        match &route.inspection {
+            Some(inspection) if !self.body.is_empty() => {
+                RequestMembers::of(PathSet::clone(&inspection.paths), &self.body)
+            }
+            _ => Ok(RequestMembers::default()),
+        }
     }
 
     /// The listener with the URL's scheme and port, if there is one.

@@ -36,6 +36,7 @@ impl Request {
             token_hash: None,
             ipv6_prefix: 64,
             consumer: None,
+            body: None,
         };
         KeyPlan(parts.to_vec()).key(&subject, SECRET)
     }

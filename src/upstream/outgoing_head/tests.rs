@@ -79,6 +79,7 @@ fn written_with(
         trace: None,
         changes: Some(RequestHeaderChanges { rules, written }),
         consumer: None,
+        asks_for_identity: false,
         removed_credentials: None,
         protected: &protected(),
     };
@@ -322,6 +323,7 @@ fn each_attempt_has_its_own_host_and_span() {
             trace: Some(TraceHeader { parent, keeps_state: false }),
             changes: None,
             consumer: None,
+            asks_for_identity: false,
             removed_credentials: None,
             protected: &protected,
         };

@@ -97,6 +97,7 @@ impl Rules {
             trace: None,
             changes: None,
             consumer: None,
+            asks_for_identity: false,
             removed_credentials: None,
             protected: &self.protected,
         }

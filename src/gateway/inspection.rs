@@ -1,0 +1,289 @@
+//! Reads the JSON body of a request whose limits need it, before they are charged.
+//!
+//! At most `max_inspect` bytes are read ahead and kept until they are forwarded, unchanged. The bytes are counted for
+//! the client's address and for the process. The rest of a longer body is looked at while it is forwarded: a member
+//! that limits have read must not come a second time.
+
+use std::{
+    borrow::Cow,
+    cell::RefCell,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    Gateway, Peer, checks::AdmittedRequest, context::RequestContext, forward::body_error,
+    rules::WorkerRoute,
+};
+use crate::{
+    client_usage::ClientHandle,
+    connection_state::Wait,
+    error::GatewayError,
+    http1::{BodyEncoder, BodyLength, Fields},
+    plan::{RequestAttributes, RequestView, SubjectDetails, refused_admission},
+    snapshot::Inspection,
+    transport::{
+        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+    },
+    usage::{JsonScanner, RequestMembers, UnreadableBody, check_names},
+};
+
+/// Most bytes of bodies that are kept for one client address, over all workers: those of some requests with the
+/// default `max_inspect`, and one request with the largest.
+const MAX_BYTES_OF_CLIENT: u64 = 32 << 20;
+/// Maximum number of reads in one poll. Then the task yields.
+const MAX_READS_PER_POLL: usize = 8;
+
+impl Gateway {
+    /// Reads the members of the request's body that the limits of its route need, and completes its plan with them. The
+    /// body is then forwarded from `request.client`.
+    ///
+    /// # Errors
+    ///
+    /// The body is no JSON, is ambiguous, is too long, or did not arrive; or a limit's key or cost cannot be read.
+    pub(super) async fn inspect_body(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        admitted: &mut AdmittedRequest<'_>,
+        inspection: &Inspection,
+    ) -> Result<(), GatewayError> {
+        let members = read_members(request, &admitted.route, inspection).await;
+        let completed = members.and_then(|members| {
+            let snapshot = &request.rules().snapshot;
+            let input = self.decision_input(peer);
+            let (view, path) = (RequestView::of(&request.head), Cow::Borrowed(request.path()));
+            let attributes = RequestAttributes::of_normalized(snapshot, &input.source, view, path);
+            let prefix = snapshot.identity.ipv6_prefix;
+            let details =
+                SubjectDetails { consumer: request.ledger.consumer(), body: Some(&members) };
+            let route = &admitted.route.settings;
+            attributes.with_details(route, prefix, details, |subject| {
+                admitted.plan.complete(route, subject, input.key_secret)
+            })
+        });
+        if let Err(error) = &completed {
+            request.ledger.admission = refused_admission(error);
+        }
+        completed
+    }
+}
+
+/// Reads the body up to `max_inspect`, and replaces the request's stream by one that begins with what was read.
+async fn read_members(
+    request: &mut RequestContext,
+    route: &WorkerRoute,
+    inspection: &Inspection,
+) -> Result<RequestMembers, GatewayError> {
+    if request.client.length() == BodyLength::Known(0) {
+        return Ok(RequestMembers::default());
+    }
+    check_type(&request.head.fields).map_err(GatewayError::UnreadableBody)?;
+    let stream = InspectedStream::new(request, route, inspection);
+    let read = stream.fill(inspection.max).await;
+    read.map_err(|error| match error {
+        FillError::Body(error) => body_error(route, request, error),
+        FillError::NoRoom => GatewayError::ClientOverloaded,
+    })?;
+    let members = stream.members(inspection).map_err(GatewayError::UnreadableBody)?;
+    request.client = Rc::new(stream);
+    Ok(members)
+}
+
+/// Checks that the body is JSON by its type, and not compressed.
+fn check_type(fields: &Fields) -> Result<(), UnreadableBody> {
+    let is_coded = |value: &[u8]| !value.trim_ascii().eq_ignore_ascii_case(b"identity");
+    if fields.get_all("content-encoding").any(is_coded) {
+        return Err(UnreadableBody::Coded);
+    }
+    let mut types = fields.get_all("content-type");
+    let Some(value) = types.next() else { return Ok(()) };
+    let end = memchr::memchr(b';', value).unwrap_or(value.len());
+    let media_type = value[..end].trim_ascii().to_ascii_lowercase();
+    let is_json = media_type.ends_with(b"/json") || media_type.ends_with(b"+json");
+    if is_json && types.next().is_none() { Ok(()) } else { Err(UnreadableBody::MediaType) }
+}
+
+/// Why the first bytes of a body could not be read.
+enum FillError {
+    /// The body failed.
+    Body(BodyError),
+    /// The client holds too many bytes.
+    NoRoom,
+}
+
+/// The body of a request whose first bytes were read ahead.
+struct InspectedStream {
+    client: Rc<dyn ClientStream>,
+    max_body: u64,
+    body: RefCell<InspectedBody>,
+}
+
+struct InspectedBody {
+    bytes: Vec<u8>,
+    /// Number of `bytes` that were already forwarded.
+    start: usize,
+    /// True once the end has arrived.
+    has_ended: bool,
+    scanner: JsonScanner,
+    held: HeldBytes,
+}
+
+/// Counts the bytes that a client's request holds until this is dropped.
+struct HeldBytes {
+    client: ClientHandle,
+    bytes: u64,
+}
+
+impl HeldBytes {
+    /// Counts a body of `bytes` bytes; false if the client then holds too many.
+    fn grow_to(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let is_counted = self.client.inspected_bytes.try_add(more, MAX_BYTES_OF_CLIENT);
+        if is_counted {
+            self.bytes += more;
+        }
+        is_counted
+    }
+
+    fn release(&mut self) {
+        self.client.inspected_bytes.subtract(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl InspectedStream {
+    fn new(request: &RequestContext, route: &WorkerRoute, inspection: &Inspection) -> Self {
+        Self {
+            client: Rc::clone(&request.client),
+            max_body: route.settings.max_body,
+            body: RefCell::new(InspectedBody {
+                bytes: Vec::new(),
+                start: 0,
+                has_ended: false,
+                scanner: JsonScanner::new(Arc::clone(&inspection.paths)),
+                held: HeldBytes { client: request.usage.clone(), bytes: 0 },
+            }),
+        }
+    }
+
+    /// Reads until the body is complete, or `max` bytes of it have arrived.
+    async fn fill(&self, max: usize) -> Result<(), FillError> {
+        let state = self.client.state();
+        let filled = std::future::poll_fn(|cx| {
+            if state.expired_deadline().is_some() {
+                return Poll::Ready(Err(FillError::Body(BodyError::TimedOut)));
+            }
+            let read = self.poll_fill(cx, max);
+            if read.is_pending() {
+                state.begin_client_body_wait();
+            }
+            read
+        });
+        let filled = filled.await;
+        state.set_wait(Wait::Internal);
+        filled
+    }
+
+    fn poll_fill(&self, cx: &mut Context<'_>, max: usize) -> Poll<Result<(), FillError>> {
+        let body = &mut *self.body.borrow_mut();
+        for _ in 0..MAX_READS_PER_POLL {
+            if body.bytes.len() >= max {
+                return Poll::Ready(Ok(()));
+            }
+            let before = body.bytes.len();
+            let read = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body.bytes));
+            let count = read.map_err(FillError::Body)?;
+            self.client.state().set_wait(Wait::Internal);
+            if count == 0 {
+                body.has_ended = true;
+                return Poll::Ready(Ok(()));
+            }
+            body.scanner.push(&body.bytes[before..body.bytes.len().min(max)]);
+            if body.bytes.len() as u64 > self.max_body {
+                return Poll::Ready(Err(FillError::Body(BodyError::TooLong)));
+            }
+            if !body.held.grow_to(body.bytes.len() as u64) {
+                return Poll::Ready(Err(FillError::NoRoom));
+            }
+        }
+        yield_turn(cx);
+        Poll::Pending
+    }
+
+    /// The members in the bytes that were read.
+    fn members(&self, inspection: &Inspection) -> Result<RequestMembers, UnreadableBody> {
+        let body = &mut *self.body.borrow_mut();
+        let has_arrived =
+            body.has_ended || self.client.length() == BodyLength::Known(body.bytes.len() as u64);
+        let is_complete = has_arrived && body.bytes.len() <= inspection.max;
+        let members = RequestMembers::read(&body.scanner, &body.bytes, is_complete)?;
+        if !is_complete {
+            let paths = inspection.paths.paths();
+            let is_found = |index: usize| body.scanner.member(index).is_some();
+            for group in &inspection.required {
+                let mut own = (0..paths.len()).filter(|index| group & (1 << index) != 0);
+                let Some(first) = own.clone().next() else { continue };
+                if !own.any(is_found) {
+                    let (path, max) = (paths[first].to_string(), inspection.max as u64);
+                    return Err(UnreadableBody::TooLong { path, max });
+                }
+            }
+        }
+        // The last read may have brought more than `max`.
+        if let Some(more) = body.bytes.get(inspection.max..) {
+            body.scanner.push(more);
+            check_names(&body.scanner)?;
+        }
+        Ok(members)
+    }
+}
+
+impl ClientStreamLayer for InspectedStream {
+    fn client(&self) -> &dyn ClientStream {
+        &*self.client
+    }
+
+    fn poll_layer(
+        &self,
+        cx: &mut Context<'_>,
+        encoder: BodyEncoder,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<usize, BodyError>> {
+        let body = &mut *self.body.borrow_mut();
+        if body.start < body.bytes.len() {
+            let end = body.bytes.len().min(body.start + READ_SIZE);
+            encoder.write(out, |out| out.extend_from_slice(&body.bytes[body.start..end]));
+            let count = end - std::mem::replace(&mut body.start, end);
+            if end == body.bytes.len() {
+                (body.bytes, body.start) = (Vec::new(), 0);
+                body.held.release();
+            }
+            return Poll::Ready(Ok(count));
+        }
+        if body.has_ended {
+            return Poll::Ready(Ok(0));
+        }
+        let (client, scanner) = (&self.client, &mut body.scanner);
+        let read = encoder.write(out, |out| {
+            let before = out.len();
+            let read = client.poll_body(cx, BodyEncoder::Plain, out);
+            if let Poll::Ready(Ok(_)) = read {
+                scanner.push(&out[before..]);
+            }
+            read
+        });
+        let count = ready!(read)?;
+        body.has_ended = count == 0;
+        if check_names(&body.scanner).is_err() {
+            return Poll::Ready(Err(BodyError::Ambiguous));
+        }
+        Poll::Ready(Ok(count))
+    }
+}

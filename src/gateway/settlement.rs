@@ -1,0 +1,157 @@
+//! Settles costs that are known when a response ends.
+//!
+//! A request whose limits have such a cost holds a [`Settlement`] from its charge to its end. When the request is
+//! dropped, whatever ended it, [`Settlement::settle`] corrects each estimate once, in the background.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{
+    background::Background,
+    charged_limit::{ChargedLimit, ChargedLimits},
+    draft_response::DraftResponse,
+};
+use crate::{
+    snapshot::{ActualCost, SettledCost},
+    store::Correction,
+    upstream::{BodyObserver, ResponseBody, UpstreamContent},
+    usage::{BodyFormat, BodyScanner, PathSet, UsageDecoder},
+};
+
+/// The estimates that were charged for a request, and what its response reports.
+pub(super) struct Settlement {
+    background: Rc<Background>,
+    /// The limits whose cost is settled at the end.
+    limits: ChargedLimits,
+    meter: Option<Rc<ResponseMeter>>,
+    /// True if the response's coding cannot be decoded.
+    is_unreadable: bool,
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.background.end_settlement();
+    }
+}
+
+/// What is known at the end of a response.
+pub(super) struct ResponseTotals {
+    /// Bytes of its body.
+    pub(super) bytes: u64,
+    /// Milliseconds since the request's head.
+    pub(super) duration_ms: u64,
+}
+
+/// Looks for numbers in a response's body while it passes.
+struct ResponseMeter {
+    /// A scanner for each set of paths.
+    scanners: RefCell<SmallVec<[(Arc<PathSet>, UsageDecoder); 1]>>,
+}
+
+impl BodyObserver for ResponseMeter {
+    fn observe(&self, bytes: &[u8]) {
+        for (_, scanner) in self.scanners.borrow_mut().iter_mut() {
+            scanner.push(bytes);
+        }
+    }
+}
+
+impl Settlement {
+    /// The settlement of a request whose `limits` were charged; `None` if none has a cost that is settled.
+    pub(super) fn new(background: &Rc<Background>, limits: &[ChargedLimit]) -> Option<Box<Self>> {
+        let settled = limits.iter().filter(|limit| limit.settled_cost().is_some());
+        let settled = settled.filter(|limit| limit.outcome.admitted().is_some());
+        let limits: ChargedLimits = settled.cloned().collect();
+        for limit in &limits {
+            limit.rule().counters.settlement.reserved.add(limit.cost());
+        }
+        if limits.is_empty() {
+            return None;
+        }
+        background.begin_settlement();
+        let background = Rc::clone(background);
+        Some(Box::new(Self { background, limits, meter: None, is_unreadable: false }))
+    }
+
+    /// Begins to observe the body of `response`. Leaves out the limits whose charge its head decides: see
+    /// [`ChargedLimit::correction_for`].
+    pub(super) fn begin_response(&mut self, response: &mut DraftResponse) {
+        let status = response.status().as_u16();
+        self.limits.retain(|limit| {
+            let is_settled = limit.is_refunded(status) || limit.has_header_cost();
+            if is_settled {
+                limit.count_settled(limit.head_cost(status, response.upstream_fields()));
+            }
+            !is_settled
+        });
+        let DraftResponse::Upstream(head, UpstreamContent::Body(body)) = response else { return };
+        let format = BodyFormat::of(head.fields.get("content-type"));
+        let mut codings = head.fields.get_all("content-encoding");
+        let coding = codings.next();
+        let is_coded_twice = codings.next().is_some();
+        let mut scanners = SmallVec::<[(Arc<PathSet>, UsageDecoder); 1]>::new();
+        for limit in &self.limits {
+            let Some(ActualCost::Json(paths, _)) = limit.settled_cost().map(|cost| &cost.actual)
+            else {
+                continue;
+            };
+            if scanners.iter().any(|(known, _)| known == paths) {
+                continue;
+            }
+            let scanner = BodyScanner::new(format, Arc::clone(paths));
+            match UsageDecoder::new(coding, scanner).filter(|_| !is_coded_twice) {
+                Some(decoder) => scanners.push((Arc::clone(paths), decoder)),
+                None => self.is_unreadable = true,
+            }
+        }
+        if !scanners.is_empty() {
+            self.observe(body, scanners);
+        }
+    }
+
+    fn observe(
+        &mut self,
+        body: &mut ResponseBody,
+        scanners: SmallVec<[(Arc<PathSet>, UsageDecoder); 1]>,
+    ) {
+        let meter = Rc::new(ResponseMeter { scanners: RefCell::new(scanners) });
+        body.observe(Rc::<ResponseMeter>::clone(&meter));
+        self.meter = Some(meter);
+    }
+
+    /// Corrects each estimate to what the response has cost.
+    pub(super) fn settle(&self, totals: &ResponseTotals) {
+        let mut corrections = SmallVec::<[Correction; 2]>::new();
+        for limit in &self.limits {
+            let Some(cost) = limit.settled_cost() else { continue };
+            let (actual, is_unreadable) = self.actual(cost, totals);
+            if is_unreadable {
+                limit.rule().counters.settlement.unreadable.add(1);
+            }
+            let settled = cost.settled(actual, limit.cost());
+            limit.count_settled(settled);
+            corrections.extend(limit.correction_to(settled));
+        }
+        if !corrections.is_empty() {
+            self.background.adjust_in_background(corrections);
+        }
+    }
+
+    /// The cost that the response reports, and true if its body could not be decoded.
+    fn actual(&self, cost: &SettledCost, totals: &ResponseTotals) -> (Option<u64>, bool) {
+        let (paths, formula) = match &cost.actual {
+            ActualCost::Bytes => return (Some(totals.bytes), false),
+            ActualCost::DurationMs => return (Some(totals.duration_ms), false),
+            ActualCost::Header(_) => return (None, false),
+            ActualCost::Json(paths, formula) => (paths, formula),
+        };
+        let Some(meter) = &self.meter else { return (None, self.is_unreadable) };
+        let mut scanners = meter.scanners.borrow_mut();
+        let Some((_, decoder)) = scanners.iter_mut().find(|(known, _)| known == paths) else {
+            return (None, self.is_unreadable);
+        };
+        decoder.flush();
+        (formula.cost(|path| decoder.quantity(path)), decoder.has_failed())
+    }
+}

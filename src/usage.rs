@@ -1,0 +1,47 @@
+//! What a body reports that it cost: numbers at paths of its JSON, found while it passes.
+//!
+//! A scanner gets bytes in any pieces, looks at them once, delays nothing, and keeps a few hundred bytes whatever the
+//! body has. It finds only the paths that it looks for; everything else is skipped at the speed of `memchr`.
+//!
+//! | file | content |
+//! |---|---|
+//! | `path` | [`JsonPath`]: a dotted path; [`PathSet`]: the paths of one scanner |
+//! | `json` | [`JsonScanner`]: a JSON text, or several in a row |
+//! | `number` | the numbers of a JSON text, as a [`Quantity`] |
+//! | `members` | what a scanner found, and the members that were repeated or misspelt |
+//! | `events` | [`EventScanner`]: the `data` of server-sent events |
+//! | `lines` | [`LineScanner`]: a JSON text in each line |
+//! | `scanner` | [`BodyScanner`]: the scanner for a `Content-Type` |
+//! | `decode` | [`UsageDecoder`]: removes a content coding before the scanner |
+//! | `formula` | [`CostFormula`]: what the found numbers cost |
+//! | `request` | [`RequestMembers`]: the members of a request that limits read |
+//! | `preset` | [`Preset`]: where known model APIs report their tokens |
+
+mod decode;
+mod events;
+mod formula;
+mod json;
+mod lines;
+mod members;
+mod number;
+mod path;
+mod preset;
+mod request;
+mod scanner;
+
+pub use self::{
+    decode::UsageDecoder,
+    events::EventScanner,
+    formula::{CostFormula, CostTerm, Factor},
+    json::JsonScanner,
+    lines::LineScanner,
+    members::{FoundMember, MemberKind},
+    number::{MAX_UNITS, Quantity},
+    path::{InvalidPath, JsonPath, PathSet},
+    preset::{Preset, PresetRole},
+    request::{MemberValue, RequestMembers, UnreadableBody, check_names},
+    scanner::{BodyFormat, BodyScanner},
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! [`RequestMembers`]: the members of a request's JSON body that limits read.
+
+use serde::de::IgnoredAny;
+
+use super::{
+    json::JsonScanner,
+    members::{FoundMember, MemberKind},
+    number::Quantity,
+    path::{JsonPath, PathSet},
+};
+
+/// The members of a request's body at the paths of a set.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RequestMembers(Vec<(JsonPath, MemberValue)>);
+
+/// The value of a member of a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MemberValue {
+    /// There is none, or it is `null`.
+    Missing,
+    /// A string.
+    Text(String),
+    /// A number, and its text, which is the same for all spellings.
+    Number(Quantity, String),
+    /// `true` or `false`.
+    Bool(bool),
+    /// An object or an array.
+    Container,
+}
+
+/// The reason why the members of a request cannot be read.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum UnreadableBody {
+    /// The body is no JSON.
+    #[error("the request's body must be JSON, because its limits read it: {0}")]
+    NotJson(String),
+    /// The body has another type.
+    #[error(
+        "the request's body must be JSON, because its limits read it; send `content-type: application/json`"
+    )]
+    MediaType,
+    /// The body is compressed.
+    #[error(
+        "the request's body must not be compressed, because its limits read it; send it without `content-encoding`"
+    )]
+    Coded,
+    /// A member is not in the first bytes of a longer body.
+    #[error(
+        "the limits of this request read `{path}` of its body, which is not within the first {max} bytes"
+    )]
+    TooLong {
+        /// The member.
+        path: String,
+        /// The number of bytes that are read.
+        max: u64,
+    },
+    /// A member occurs twice.
+    #[error("`{0}` must be in the request's body at most once: requests are counted by it")]
+    Repeated(String),
+    /// A member has a name that some upstreams read as another one.
+    #[error(
+        "a member of the request's body can be taken for `{0}`, by which requests are counted; send only `{0}`"
+    )]
+    Misspelt(String),
+}
+
+impl RequestMembers {
+    /// Reads the members that `scanner` has found in `body`. If the body `is_complete`, checks that it is JSON.
+    ///
+    /// # Errors
+    /// The body is no JSON, or a member can be read in more than one way.
+    pub fn read(
+        scanner: &JsonScanner,
+        body: &[u8],
+        is_complete: bool,
+    ) -> Result<Self, UnreadableBody> {
+        if is_complete {
+            serde_json::from_slice::<IgnoredAny>(body)
+                .map_err(|error| UnreadableBody::NotJson(error.to_string()))?;
+        } else if scanner.is_broken() {
+            let detail = "its first bytes are none".to_owned();
+            return Err(UnreadableBody::NotJson(detail));
+        }
+        check_names(scanner)?;
+        let paths = scanner.paths().paths().iter().enumerate();
+        let member = |(index, path): (usize, &JsonPath)| {
+            let value =
+                scanner.member(index).map_or(MemberValue::Missing, |found| value(body, found));
+            (path.clone(), value)
+        };
+        Ok(Self(paths.map(member).collect()))
+    }
+
+    /// Reads the members at `paths` of a complete `body`.
+    ///
+    /// # Errors
+    /// See [`Self::read`].
+    pub fn of(paths: PathSet, body: &[u8]) -> Result<Self, UnreadableBody> {
+        let mut scanner = JsonScanner::new(paths.into());
+        scanner.push(body);
+        Self::read(&scanner, body, true)
+    }
+
+    /// The member at `path`.
+    pub fn get(&self, path: &JsonPath) -> &MemberValue {
+        let found = self.0.iter().find(|(own, _)| own == path);
+        found.map_or(&MemberValue::Missing, |(_, value)| value)
+    }
+}
+
+/// Checks that each member can be read in one way alone.
+///
+/// # Errors
+/// A member occurs twice in an object, or under a name that differs in capitals alone.
+pub fn check_names(scanner: &JsonScanner) -> Result<(), UnreadableBody> {
+    let first = |mask: u32| scanner.paths().paths().get(mask.trailing_zeros() as usize);
+    if let Some(path) = first(scanner.repeated()) {
+        return Err(UnreadableBody::Repeated(path.to_string()));
+    }
+    match first(scanner.misspelt()) {
+        Some(path) => Err(UnreadableBody::Misspelt(path.to_string())),
+        None => Ok(()),
+    }
+}
+
+fn value(body: &[u8], found: FoundMember) -> MemberValue {
+    let start = usize::try_from(found.start).unwrap_or(usize::MAX);
+    let text = body.get(start..).unwrap_or_default();
+    // The value is the first of what follows.
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
+    if found.kind == MemberKind::Container {
+        return MemberValue::Container;
+    }
+    match (values.next(), found.kind) {
+        (Some(Ok(serde_json::Value::String(text))), _) => MemberValue::Text(text),
+        (Some(Ok(serde_json::Value::Bool(value))), _) => MemberValue::Bool(value),
+        (Some(Ok(serde_json::Value::Number(number))), MemberKind::Number(quantity)) => {
+            MemberValue::Number(quantity, canonical_number(&number))
+        }
+        _ => MemberValue::Missing,
+    }
+}
+
+/// One text for all spellings of a number: `1`, `1.0` and `1e0` are `1`.
+fn canonical_number(number: &serde_json::Number) -> String {
+    match number.as_f64() {
+        Some(float) if number.is_f64() => float.to_string(),
+        _ => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<RequestMembers, UnreadableBody> {
+        let paths = ["model", "o.max"].map(|path| path.parse().unwrap());
+        RequestMembers::of(PathSet::new(paths.into()).unwrap(), body.as_bytes())
+    }
+
+    #[test]
+    fn one_value_has_one_text() {
+        let model = |body: &str| read(body).unwrap().get(&"model".parse().unwrap()).clone();
+        assert_eq!(model(r#"{"model":"a\u0062"}"#), MemberValue::Text("ab".to_owned()));
+        for one in ["1", "1.0", "10e-1", "0.1e1"] {
+            let number = model(&format!("{{\"model\":{one}}}"));
+            let expected = MemberValue::Number(Quantity::units(1), "1".to_owned());
+            assert_eq!(number, expected, "{one}");
+        }
+        assert_eq!(model(r#"{"model":true}"#), MemberValue::Bool(true));
+        assert_eq!(model(r#"{"model":[1]}"#), MemberValue::Container);
+        for missing in ["{}", r#"{"model":null}"#, "[]", "1", r#"{"o":{"model":"x"}}"#] {
+            assert_eq!(model(missing), MemberValue::Missing, "{missing}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        for (body, error) in [
+            (r#"{"model":"a","model":"a"}"#, "`model` must be in the request's body at most once"),
+            (r#"{"model":"a","mod\u0065l":"b"}"#, "`model` must be in"),
+            (r#"{"o":{},"o":{"max":1}}"#, "`o.max` must be in"),
+            (r#"{"model":"a","Model":"b"}"#, "can be taken for `model`"),
+            (r#"{"model":"a"} {}"#, "must be JSON"),
+            (r#"{"model":"a",}"#, "must be JSON"),
+            ("", "must be JSON"),
+            ("model=a", "must be JSON"),
+        ] {
+            let found = read(body).unwrap_err().to_string();
+            assert!(found.contains(error), "{body}: {found}");
+        }
+    }
+}

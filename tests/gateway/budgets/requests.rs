@@ -1,0 +1,140 @@
+use testkit::{
+    backend::{MEMORY_AND_REDIS, MEMORY_BY_PROTOCOL_AND_REDIS, on_all_at_once},
+    client::Client,
+    gateway::Gateway,
+    upstream::Upstream,
+    yaml::fill,
+};
+use tidegate::clock::Clock;
+
+use super::{NOW, post, used};
+
+/// A route that counts by `model`, and one that reserves `max_tokens`.
+fn rules(upstream: &Upstream) -> String {
+    fill(
+        "
+        upstreams: {model: {targets: ['{upstream}']}}
+        limits:
+          by-model: {quota: 3, window: 1h, key: ['json:model']}
+          tokens: {quota: 1000, window: 1h, key: [], cost: {estimate: 'json:options.max', actual: 'json:t'}}
+        routes:
+          - {name: rate-limit, match: {path: /rate_limit}, status: [tokens]}
+          - {name: model, match: {path: /model}, upstream: model, limits: [by-model], max_inspect: 1KiB}
+          - {name: tokens, match: {path: /tokens}, upstream: model, limits: [tokens], max_inspect: 1KiB}
+          - {name: free, match: {path: /free}, upstream: model}
+        ",
+        [("upstream", upstream.target())],
+    )
+}
+
+#[test]
+fn requests_are_counted_by_a_member_of_their_body() {
+    let upstream = Upstream::hello();
+    let yaml = rules(&upstream);
+    on_all_at_once(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let mut clients: Vec<_> = (0..4).map(|n| fleet.connect(n)).collect();
+        let mut left = |body: &str, n: usize| {
+            let response = post(&mut clients[n % 4], "/model", body);
+            assert!(matches!(response.status, 200 | 429), "{body}: {}", response.text());
+            response.number("X-RateLimit-Remaining")
+        };
+        // Spellings of one value share a counter.
+        assert_eq!(left(r#"{"model":"gpt"}"#, 0), 2);
+        assert_eq!(left(r#" { "x": {"model":"other"}, "mod\u0065l" : "g\u0070t" } "#, 1), 1);
+        assert_eq!(left(r#"{"text":"\"model\":\"other\"","model":"gpt"}"#, 2), 0);
+        assert_eq!(left(r#"{"model":"gpt"}"#, 3), 0, "refused");
+        assert_eq!(left(r#"{"model":"other"}"#, 0), 2);
+        assert_eq!(left(r#"{"model":1}"#, 1), 2);
+        assert_eq!(left(r#"{"model":1.0}"#, 2), 1);
+        assert_eq!(left(r#"{"model":true}"#, 3), 2);
+        // Without the member, and with `null`, the client's address is counted.
+        assert_eq!(left("{}", 0), 2);
+        assert_eq!(left(r#"{"model":null}"#, 1), 1);
+        assert_eq!(left("[]", 2), 0);
+    });
+}
+
+#[test]
+fn the_body_is_forwarded_unchanged() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&rules(&upstream));
+    let padding = "x".repeat(300_000);
+    let long = format!("{{ \"model\" : \"gpt\",\r\n \"text\": \"{padding}\"}}");
+    let mut client = Client::connect(gateway.address());
+    let head =
+        "POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json; charset=utf-8\r\n";
+    for body in ["{\"model\":\"gpt\"}\n", &long] {
+        client.send(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+        assert_eq!(client.read_response().status, 200);
+        assert!(upstream.request_texts().last().unwrap().ends_with(body));
+    }
+    // In chunks, of which one ends within the member.
+    client.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n5\r\n{{\"mod\r\n"));
+    client.send("8\r\nel\":\"g\"}\r\n0\r\n\r\n");
+    assert_eq!(client.read_response().status, 200);
+}
+
+#[test]
+fn bodies_that_limits_cannot_read_are_refused() {
+    let upstream = Upstream::hello();
+    let yaml = rules(&upstream);
+    let padding = "x".repeat(2_000);
+    let late = format!("{{\"x\":\"{padding}\",\"model\":\"gpt\",\"options\":{{\"max\":1}}}}");
+    let json = "Content-Type: application/json\r\n";
+    let cases = [
+        ("/model", json, r#"{"model":"a","model":"b"}"#, 400, "`model` must be in"),
+        ("/model", json, r#"{"model":"a","mod\u0065l":"a"}"#, 400, "`model` must be in"),
+        ("/model", json, r#"{"model":"a","Model":"b"}"#, 400, "send only `model`"),
+        ("/model", json, r#"{"model":{"a":1}}"#, 400, "a string, a number, true or false"),
+        ("/model", json, "model=a", 400, "must be JSON"),
+        ("/model", json, r#"{"model":"a""#, 400, "must be JSON"),
+        ("/model", json, r#"{"model":"a"}{}"#, 400, "must be JSON"),
+        ("/model", "Content-Type: text/plain\r\n", r#"{"model":"a"}"#, 400, "content-type"),
+        ("/model", "Content-Encoding: gzip\r\n", r#"{"model":"a"}"#, 415, "content-encoding"),
+        ("/model", json, &late, 413, "within the first 1024 bytes"),
+        ("/tokens", json, &late, 413, "`options.max`"),
+        ("/tokens", json, r#"{"options":{"max":"9"}}"#, 400, "must be a number"),
+        ("/tokens", json, r#"{"options":{"max":9},"options":{}}"#, 400, "at most once"),
+    ];
+    on_all_at_once(&MEMORY_AND_REDIS, |backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        for (n, (path, headers, body, status, text)) in cases.into_iter().enumerate() {
+            let mut client = fleet.connect(n);
+            let response = client.ask("POST", path, headers, body);
+            assert_eq!(response.status, status, "{path} {body}: {}", response.text());
+            assert!(response.text().contains(text), "{body}: {}", response.text());
+            assert!(response.header("X-RateLimit-Limit").is_none(), "nothing was charged");
+        }
+        assert_eq!(used(&fleet, "tokens"), 0);
+        // Other routes take any body.
+        assert_eq!(fleet.connect(0).ask("POST", "/free", "", "model=a").status, 200);
+    });
+    assert!(upstream.request_texts().iter().all(|text| text.starts_with("POST /free")));
+}
+
+#[test]
+fn a_member_that_is_repeated_late_ends_the_request() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&rules(&upstream));
+    let padding = "x".repeat(400_000);
+    let body = format!("{{\"model\":\"cheap\",\"x\":\"{padding}\",\"model\":\"dear\"}}");
+    let mut client = Client::connect(gateway.address());
+    client.send(format!(
+        "POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    assert_eq!(client.read_response().status, 400);
+    assert_eq!(upstream.request_count(), 0, "the upstream got no whole request");
+}
+
+#[test]
+fn a_slow_body_times_out() {
+    let upstream = Upstream::hello();
+    let yaml = format!("http: {{body_timeout: 5s}}\n{}", rules(&upstream));
+    let gateway = Gateway::start_at(&yaml, Clock::simulated(NOW));
+    let mut client = Client::connect(gateway.address());
+    client.send("POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{");
+    let (response, _) = gateway.while_time_passes(|| client.read_response());
+    assert_eq!(response.status, 408);
+}
