@@ -1,8 +1,8 @@
 -- The fixed window: twin of src/limit/fixed_window.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes, or 7 from 2^32 on; at most
--- 2^53 - 1). One value, so that neither can be evicted without the other. Any other value, and a record past its reset_at, is read as a
--- new caller's record: the TTL only frees memory.
+-- 2^53 - 1). One value, so that neither can be evicted without the other. Any other value, and a record past
+-- its reset_at, is read as a new caller's record: the TTL only frees memory.
 algorithms.fixed_window = function()
   local function read(raw, now, limit, window)
     local reset, count, dirty = 0, 0, false

@@ -8,6 +8,35 @@
 -- sum of the counts of a window, and a product that could exceed 2^53 goes through `multiply_divide`. This file
 -- rounds down by a - a % b, which is also exact: for a + b < 2^53 no quotient rounds up to the next whole number.
 algorithms.sliding_window = function()
+  -- Returns a * b / c, rounded down, and the remainder. It is exact for a, b and c below 2^53 if the quotient is
+  -- below 2^53: the division goes bit by bit over b, and no number exceeds c.
+  local function multiply_divide(a, b, c)
+    local whole, bit, quotient, rest = 0, 1, 0, 0
+    if a >= c then
+      whole = (a - a % c) / c * b
+      a = a % c
+    end
+    while bit * 2 <= b do bit = bit * 2 end
+    while bit >= 1 do
+      quotient = quotient * 2
+      if rest >= c - rest then
+        rest, quotient = rest - (c - rest), quotient + 1
+      else
+        rest = rest * 2
+      end
+      if b >= bit then
+        b = b - bit
+        if rest >= c - a then
+          rest, quotient = rest - (c - a), quotient + 1
+        else
+          rest = rest + a
+        end
+      end
+      bit = bit / 2
+    end
+    return whole + quotient, rest
+  end
+
   -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: `cost` is
   -- above the quota.
   local function retry_at(view, cost)
@@ -27,7 +56,7 @@ algorithms.sliding_window = function()
         if not view.strict then
           local product = rest * step
           local share = product < 9007199254740992 and (product - product % old) / old
-            or algorithms.multiply_divide(rest, step, old)
+            or multiply_divide(rest, step, old)
           local time = start + step - share
           if time < start + step then return time > now and time or now end
         end
@@ -62,7 +91,7 @@ algorithms.sliding_window = function()
   local function weigh(old, left, step)
     local share = old * left + step - 1
     if share < 9007199254740992 then return (share - share % step) / step end
-    local quotient, rest = algorithms.multiply_divide(old, left, step)
+    local quotient, rest = multiply_divide(old, left, step)
     return rest > 0 and quotient + 1 or quotient
   end
 
@@ -172,33 +201,4 @@ algorithms.sliding_window = function()
     read = read, decide = decide, charge = charge, refund = refund, write = write,
     spendable_until = spendable_until,
   }
-end
-
--- Returns a * b / c, rounded down, and the remainder. It is exact for a, b and c below 2^53 if the quotient is
--- below 2^53: the division goes bit by bit over b, and no number exceeds c.
-algorithms.multiply_divide = function(a, b, c)
-  local whole, bit, quotient, rest = 0, 1, 0, 0
-  if a >= c then
-    whole = (a - a % c) / c * b
-    a = a % c
-  end
-  while bit * 2 <= b do bit = bit * 2 end
-  while bit >= 1 do
-    quotient = quotient * 2
-    if rest >= c - rest then
-      rest, quotient = rest - (c - rest), quotient + 1
-    else
-      rest = rest * 2
-    end
-    if b >= bit then
-      b = b - bit
-      if rest >= c - a then
-        rest, quotient = rest - (c - a), quotient + 1
-      else
-        rest = rest + a
-      end
-    end
-    bit = bit / 2
-  end
-  return whole + quotient, rest
 end
