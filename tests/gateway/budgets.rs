@@ -1,8 +1,5 @@
 //! Costs that are known when a response ends: an estimate is charged, then settled.
 
-/// Many streams at once, broken off by clients and upstreams, and a killed gateway.
-mod streams;
-
 /// Members of requests: keys and estimates, and the bodies that are refused.
 mod requests;
 
