@@ -1,7 +1,7 @@
 //! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
 //! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc};
 
 use axum::{
     Json,
@@ -23,10 +23,11 @@ use crate::{
     consumer_store::LookupFailed,
     gateway::Shared,
     identity::Consumer,
-    limit::{Charge, OnFailure},
+    limit::{Charge, Limit, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
-    snapshot::{Cost, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch},
+    snapshot::{Cost, LimitKind, LimitPolicy, QuotaChoice, Refunds, Tier, TierMatch},
+    status::StatusSet,
 };
 
 /// The limits in force.
@@ -53,12 +54,27 @@ struct LimitDescription {
     /// True if the limit refuses; otherwise it only counts.
     enforce: bool,
     candidate: Option<CandidateDescription>,
-    /// The statuses of responses that are not charged.
-    refund: Vec<u16>,
+    /// The statuses of responses that are not charged, each alone or as a range such as `200-399`.
+    refund: Vec<String>,
+    /// The only statuses of responses that are charged; null: all but those in `refund`.
+    charge_on: Option<Vec<String>>,
+    /// When callers are blocked; null: never.
+    block: Option<BlockDescription>,
     /// What happens while Redis does not reply.
     #[schemars(extend("enum" = ["local", "open", "closed"]))]
     on_failure: &'static str,
     decisions: Decisions,
+}
+
+/// When a caller that the limit refuses is blocked.
+#[derive(JsonSchema, Serialize)]
+struct BlockDescription {
+    /// The number of refusals after which the caller is blocked.
+    after: u64,
+    /// The time within which they are counted, in ms.
+    within_ms: u64,
+    /// The length of the block, in ms.
+    for_ms: u64,
 }
 
 /// The cost of a request.
@@ -124,6 +140,8 @@ pub(super) struct CallerState {
     now_ms: u64,
     /// True if a request of the usual cost would be refused now.
     blocked: bool,
+    /// When the block of the caller ends, after too many refusals, in ms since the epoch; null without one.
+    blocked_until_ms: Option<u64>,
     /// The override that applies to the caller; null without one. With `unlimited` or `blocked`, the counts are those
     /// under the limit's own quota, and requests change nothing.
     r#override: Option<OverrideDescription>,
@@ -180,6 +198,7 @@ pub(super) async fn show(
                         LimitKind::Unlimited => false,
                         LimitKind::Blocked => true,
                     },
+                blocked_until_ms: decided.block.until().map(StoreTime::as_unix_ms),
                 r#override: match &quota {
                     QuotaChoice::Override(applied) => {
                         let (shared, now) = (&context.shared, context.shared.clock.store_time());
@@ -274,6 +293,10 @@ fn redis_unavailable(failure: RedisFailure) -> Response {
 fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
+    let (refund, charge_on) = match policy.refunds {
+        Refunds::On(statuses) => (list_statuses(statuses), None),
+        Refunds::Except(statuses) => (Vec::new(), Some(list_statuses(statuses))),
+    };
     let candidate = policy.candidate.as_ref().map(|candidate| CandidateDescription {
         quota: candidate.limit.quota.limit,
         decisions: sum_decisions(candidate.limit.name(), metrics),
@@ -290,7 +313,9 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
         tiers: policy.tiers.iter().map(describe_tier).collect(),
         enforce: limit.enforce,
         candidate,
-        refund: policy.refund.to_vec(),
+        refund,
+        charge_on,
+        block: limit.block.as_deref().map(describe_block),
         on_failure: match limit.on_failure {
             OnFailure::Local => "local",
             OnFailure::Open => "open",
@@ -298,6 +323,23 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
         },
         decisions: sum_decisions(limit.name(), metrics),
     }
+}
+
+fn describe_block(block: &Limit) -> BlockDescription {
+    BlockDescription {
+        after: block.quota.limit.into(),
+        within_ms: block.quota.window,
+        for_ms: block.algorithm().block_duration(),
+    }
+}
+
+/// Statuses, as a configuration writes them.
+fn list_statuses(statuses: StatusSet) -> Vec<String> {
+    let written = |range: &RangeInclusive<u16>| match range.clone().into_inner() {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    statuses.ranges().iter().map(written).collect()
 }
 
 fn describe_cost(cost: &Cost) -> CostDescription {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
 use super::target::WeightedTargetConfig;
-use super::units::{Address, Duration, Size, Status};
+use super::status::Status;
+use super::units::{Address, Duration, Size};
 use crate::balance::Policy;
 use crate::identity::KeyPart;
 use crate::upstream::{Protocol, ProxyVersion};

@@ -132,7 +132,7 @@ impl ChargedLimit {
     pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
         let decided = self.outcome.admitted()?;
         let (policy, charged_at) = (&self.rule.policy, decided.charged_at());
-        if policy.refund.contains(&response.status().as_u16()) {
+        if policy.refunds.include(response.status().as_u16()) {
             return self.refund();
         }
         let cost = policy.cost.response_cost(response.upstream_fields()?)?;

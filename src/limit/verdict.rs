@@ -23,9 +23,44 @@ pub struct StoreDecision {
     pub at: StoreTime,
     /// The store that made it.
     pub source: DecisionSource,
+    /// What the limit's block has done.
+    pub block: BlockEffect,
+}
+
+/// What the block of a limit has done to a request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum BlockEffect {
+    /// Nothing: the limit alone decided.
+    #[default]
+    None,
+    /// The limit refused the request, and a block began with this refusal.
+    Begun {
+        /// The first ms after the block.
+        until: StoreTime,
+    },
+    /// The block refused the request, which the limit has not counted.
+    Refused {
+        /// The first ms after the block.
+        until: StoreTime,
+    },
+}
+
+impl BlockEffect {
+    /// The first ms after the block that is in force; `None` if none is.
+    pub fn until(self) -> Option<StoreTime> {
+        match self {
+            Self::None => None,
+            Self::Begun { until } | Self::Refused { until } => Some(until),
+        }
+    }
 }
 
 impl StoreDecision {
+    /// A decision at `at`, without a block.
+    pub fn new(decision: Decision, at: StoreTime, source: DecisionSource) -> Self {
+        Self { decision, at, source, block: BlockEffect::None }
+    }
+
     /// The `charged_at` for a refund of this charge: the time of the decision or, for a leaky bucket, the
     /// start of the slot.
     pub fn charged_at(&self) -> StoreTime {

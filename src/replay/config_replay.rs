@@ -21,7 +21,7 @@ use crate::{
         RequestView, RoutePlan,
     },
     snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
-    store::memory::MemoryStore,
+    store::{charge_in_memory, memory::MemoryStore},
 };
 
 /// The minimum number of requests between two removals of expired counters, which are also at least one virtual
@@ -374,7 +374,7 @@ impl ConfigReplay {
         let route = &self.snapshot.routes[index];
         let charges: SmallVec<[Charge<'_>; 4]> =
             requests.iter().filter_map(|request| plan::charge_for(route, request)).collect();
-        let verdict = self.memory.charge(&charges, at.time);
+        let verdict = charge_in_memory(&self.memory, &charges, at.time);
         let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Adjustment<'_>; 2]>::new());
         for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
             let Some(decided) = outcome.decided() else { continue };
@@ -426,5 +426,5 @@ impl ConfigReplay {
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
     // A log does not show which requests were in flight together, so each counts as ended before the next.
     let is_released = policy.limit.algorithm().holds_permit();
-    is_released || policy.refund.contains(&status)
+    is_released || policy.refunds.include(status)
 }
