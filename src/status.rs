@@ -47,6 +47,20 @@ impl StatusSet {
     }
 }
 
+impl fmt::Display for StatusSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.ranges().into_iter().enumerate() {
+            let (first, last) = range.into_inner();
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            match first == last {
+                true => first.fmt(f)?,
+                false => write!(f, "{first}-{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for StatusSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.ranges()).finish()
@@ -55,7 +69,8 @@ impl fmt::Debug for StatusSet {
 
 /// The word and the bit of a status; `None` outside of [`FINAL_STATUSES`].
 fn position(status: u16) -> Option<(usize, u64)> {
-    let index = FINAL_STATUSES.contains(&status).then(|| usize::from(status - FINAL_STATUSES.start()))?;
+    let index =
+        FINAL_STATUSES.contains(&status).then(|| usize::from(status - FINAL_STATUSES.start()))?;
     Some((index / 64, 1 << (index % 64)))
 }
 

@@ -87,12 +87,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub use self::{
-    blocks::{KnownBlock, charge_in_memory},
-    corrections::Correction,
-    handle::StoreHandle,
-    stats::StoreStats,
-};
 use self::{
     blocks::BlockTracker,
     corrections::CorrectionQueue,
@@ -101,6 +95,12 @@ use self::{
     memory::MemoryStore,
     record_id::{local_record_id, record_id, shared_record_id},
     stats::CountsRegistry,
+};
+pub use self::{
+    blocks::{KnownBlock, charge_in_memory},
+    corrections::Correction,
+    handle::StoreHandle,
+    stats::StoreStats,
 };
 use crate::{
     clock::Clock,
@@ -227,7 +227,8 @@ impl CounterStore {
     ) -> Result<Arc<Self>, SetupError> {
         let deny_cache: Arc<DenyCache> = Arc::default();
         let blocks = Arc::new(BlockTracker::new(Arc::clone(&deny_cache)));
-        let corrections = CorrectionQueue::new(Arc::clone(&deny_cache), Arc::clone(&blocks), clock.clone());
+        let corrections =
+            CorrectionQueue::new(Arc::clone(&deny_cache), Arc::clone(&blocks), clock.clone());
         Ok(Arc::new(Self {
             memory: MemoryStore::new(max_keys),
             secret,

@@ -1,7 +1,7 @@
 //! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
 //! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -155,7 +155,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<LimitList>
     Json(LimitList { limits: limits.iter().map(describe).collect() })
 }
 
-fn malformed_name() -> Response {
+pub(super) fn malformed_name() -> Response {
     let detail = "the name in the path is not UTF-8; expected the name of a limit";
     problem(StatusCode::BAD_REQUEST, detail, &[])
 }
@@ -213,7 +213,7 @@ pub(super) async fn show(
     }
 }
 
-/// Resets the counters of one caller under a limit and its candidate.
+/// Resets the counters of one caller under a limit and its candidate, and lifts their blocks.
 pub(super) async fn reset(
     State(context): State<AdminContext>,
     name: Result<Path<String>, PathRejection>,
@@ -266,7 +266,7 @@ fn quota_of(
 }
 
 /// The limit called `name` and the caller in the query, or the status and detail of the error.
-fn resolve(
+pub(super) fn resolve(
     shared: &Shared,
     name: &str,
     query: Option<&str>,
@@ -285,7 +285,7 @@ fn resolve(
 }
 
 /// The response if Redis does not reply.
-fn redis_unavailable(failure: RedisFailure) -> Response {
+pub(super) fn redis_unavailable(failure: RedisFailure) -> Response {
     let detail = format!("no reply from Redis ({}); try again", failure.label());
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
@@ -335,11 +335,7 @@ fn describe_block(block: &Limit) -> BlockDescription {
 
 /// Statuses, as a configuration writes them.
 fn list_statuses(statuses: StatusSet) -> Vec<String> {
-    let written = |range: &RangeInclusive<u16>| match range.clone().into_inner() {
-        (first, last) if first == last => first.to_string(),
-        (first, last) => format!("{first}-{last}"),
-    };
-    statuses.ranges().iter().map(written).collect()
+    statuses.ranges().into_iter().map(|range| StatusSet::of([range]).to_string()).collect()
 }
 
 fn describe_cost(cost: &Cost) -> CostDescription {

@@ -109,7 +109,8 @@ pub enum RetryCondition {
 }
 
 impl ScalarValue for RetryCondition {
-    const EXPECTED: &'static str = "connect, reset, timeout, 502, 503, 504 or a range of these such as 502-504";
+    const EXPECTED: &'static str =
+        "connect, reset, timeout, 502, 503, 504 or a range of these such as 502-504";
     const PATTERN: &'static str = "^(connect|reset|timeout|50[2-4](-50[2-4])?)$";
     const EXAMPLE: &'static str = "connect";
 

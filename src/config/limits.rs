@@ -7,8 +7,8 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::is_token;
-use super::tiers::{Candidate, TierConfig};
 use super::status::StatusRange;
+use super::tiers::{Candidate, TierConfig};
 use super::units::Duration;
 use crate::identity::KeyPart;
 use crate::limit::{MAX_UNITS, OnFailure};

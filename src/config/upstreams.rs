@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
-use super::target::WeightedTargetConfig;
 use super::status::Status;
+use super::target::WeightedTargetConfig;
 use super::units::{Address, Duration, Size};
 use crate::balance::Policy;
 use crate::identity::KeyPart;

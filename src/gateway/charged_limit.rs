@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     identity::KeyPart,
-    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
+    limit::{BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::{PlannedCharge, QuotaChoice},
     store::Correction,
@@ -107,6 +107,16 @@ impl ChargedLimit {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
+    /// True if the limit is enforced, and its block refuses the request.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.refused_by_block() && self.limit().enforce
+    }
+
+    fn refused_by_block(&self) -> bool {
+        let refused = self.outcome.refused();
+        refused.is_some_and(|decided| matches!(decided.block, BlockEffect::Refused { .. }))
+    }
+
     /// Counts the outcome in the metrics.
     pub(super) fn count_outcome(&self) {
         let counters = &self.rule.counters;
@@ -117,6 +127,9 @@ impl ChargedLimit {
             (_, Some(_)) if self.limit().enforce => counters.refused.add(1),
             (_, Some(_)) => counters.would_refuse.add(1),
         }
+        if self.refused_by_block() {
+            counters.blocked.add(1);
+        }
     }
 
     /// The correction that refunds the whole charge; `None` if nothing was charged.
@@ -126,7 +139,8 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    /// The correction that `response` requires: a refund if its status is in `refund`, otherwise the
+    /// The correction that `response` requires: a refund if its status is in `refund` or not in
+    /// `charge_on`, otherwise the
     /// difference between the cost that it reports and the cost that was charged. `None` if the charge
     /// stands.
     pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {

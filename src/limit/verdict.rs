@@ -141,6 +141,8 @@ pub enum Admission {
     Admitted,
     /// A limit refuses it.
     Refused,
+    /// The block of a limit refuses it.
+    Blocked,
     /// The route does not admit the client's address.
     Denied,
     /// The throttle refuses it.
@@ -152,7 +154,12 @@ pub enum Admission {
 impl Admission {
     /// True if limits decided, so that the response has rate-limit headers.
     pub fn is_decided(self) -> bool {
-        matches!(self, Self::Admitted | Self::Refused)
+        matches!(self, Self::Admitted) || self.is_refused()
+    }
+
+    /// True if a limit or its block refuses.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Refused | Self::Blocked)
     }
 
     /// The value in the access log, `explain` and `replay`.
@@ -162,6 +169,7 @@ impl Admission {
             Self::Unlimited => "none",
             Self::Admitted => "admitted",
             Self::Refused => "refused",
+            Self::Blocked => "blocked",
             Self::Denied => "denied",
             Self::Throttled => "throttled",
             Self::Unknown => "unknown",

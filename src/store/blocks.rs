@@ -208,10 +208,7 @@ impl BlockTracker {
     }
 
     /// The refusals that are not in Redis yet.
-    pub(super) fn take_refusals(
-        &self,
-        monotonic: MonotonicTime,
-    ) -> Vec<(Arc<Limit>, Key, Change)> {
+    pub(super) fn take_refusals(&self, monotonic: MonotonicTime) -> Vec<(Arc<Limit>, Key, Change)> {
         self.refusals.take(monotonic)
     }
 

@@ -68,11 +68,7 @@ pub(super) struct CorrectionQueue {
 }
 
 impl CorrectionQueue {
-    pub(super) fn new(
-        deny_cache: Arc<DenyCache>,
-        blocks: Arc<BlockTracker>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(deny_cache: Arc<DenyCache>, blocks: Arc<BlockTracker>, clock: Clock) -> Self {
         Self {
             shards: Mutex::default(),
             deny_cache,
@@ -125,16 +121,10 @@ impl CorrectionQueue {
     }
 
     /// Records the blocks in the reply to a batch that was sent at `sent`.
-    fn record_refusals(
-        &self,
-        batch: &[PendingCorrection],
-        verdict: &Verdict,
-        sent: MonotonicTime,
-    ) {
+    fn record_refusals(&self, batch: &[PendingCorrection], verdict: &Verdict, sent: MonotonicTime) {
         let received = self.clock.monotonic();
         for (pending, outcome) in batch.iter().zip(&verdict.outcomes) {
-            if let (true, Some(counted)) =
-                (pending.limit.algorithm().is_block(), outcome.decided())
+            if let (true, Some(counted)) = (pending.limit.algorithm().is_block(), outcome.decided())
             {
                 let block = Charge { limit: &pending.limit, key: pending.key, cost: 1 };
                 let timing = ReplyTiming { sent, received, decided_at: counted.at };

@@ -68,7 +68,8 @@ impl Model {
         if now < self.blocked_until {
             return;
         }
-        let (began, count) = self.window.filter(|(began, _)| now < began + 60_000).unwrap_or((now, 0));
+        let (began, count) =
+            self.window.filter(|(began, _)| now < began + 60_000).unwrap_or((now, 0));
         self.window = Some((began, count + refusals));
         if count + refusals >= 3 {
             (self.window, self.blocked_until) = (None, now + 900_000);

@@ -103,10 +103,7 @@ impl RefusalCounts {
         self.shard(record).lock().remove(&record);
     }
 
-    fn shard(
-        &self,
-        record: u128,
-    ) -> &Mutex<HashMap<u128, CallerRefusals, ahash::RandomState>> {
+    fn shard(&self, record: u128) -> &Mutex<HashMap<u128, CallerRefusals, ahash::RandomState>> {
         &self.shards[record as usize % SHARDS]
     }
 }
