@@ -144,6 +144,7 @@ fn max_memory(
 
 #[cfg(test)]
 mod tests {
+    use crate::status::StatusSet;
     use crate::config;
     use crate::snapshot::Snapshot;
     use crate::throttle::mode::{ThrottleMode, Watermarks};

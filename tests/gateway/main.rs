@@ -12,6 +12,8 @@ mod access;
 mod agreement;
 /// API keys, certificates, consumers and plans.
 mod auth;
+/// Blocks of callers, and limits that charge only some responses.
+mod blocks;
 /// Places at a target that clients hold at their own pace.
 mod client_paced;
 /// Compressed responses.

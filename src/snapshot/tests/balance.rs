@@ -1,6 +1,7 @@
 //! Balancing, health checks and bounds of an upstream: faults, and the compiled settings.
 
 use super::{GOOD, compile};
+use crate::status::StatusSet;
 use crate::{
     balance::Policy,
     upstream::{Pacing, UpstreamKind},
