@@ -25,8 +25,7 @@ const MAX_LISTED: usize = 1_000;
 #[derive(JsonSchema, Serialize)]
 pub(super) struct BlockList {
     blocks: Vec<BlockedCaller>,
-    /// The number of all blocks that this gateway knows: those that began with a request to it, and those that it has
-    /// met since. With Redis, other gateways may know more.
+    /// The number of all blocks that this gateway knows: the ones that it began, and the ones that it has met since. With Redis, other gateways may know more.
     total: usize,
     /// The time of this answer, in ms since the epoch.
     now_ms: u64,

@@ -29,6 +29,16 @@ impl StatusRange {
         Self { first: status, last: status }
     }
 
+    /// The status or the range that `text` is; `None` if it is neither.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    /// True if the range has `status`.
+    pub fn contains(self, status: u16) -> bool {
+        (self.first..=self.last).contains(&status)
+    }
+
     /// The set of the statuses in `ranges`.
     pub fn set(ranges: &[Self]) -> StatusSet {
         StatusSet::of(ranges.iter().map(|range| range.first..=range.last))

@@ -15,7 +15,7 @@ use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
-    limit::{Adjustment, Admission, Change, Charge},
+    limit::{Adjustment, Admission, BlockEffect, Change, Charge},
     plan::{
         self, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes, RequestSource,
         RequestView, RoutePlan,
@@ -127,6 +127,8 @@ pub enum RequestOutcome {
         route: usize,
         /// The limits; at least one.
         limits: SmallVec<[u32; 4]>,
+        /// `Refused`, or `Blocked` if the block of a limit refused it.
+        admission: Admission,
     },
 }
 
@@ -375,6 +377,7 @@ impl ConfigReplay {
         let charges: SmallVec<[Charge<'_>; 4]> =
             requests.iter().filter_map(|request| plan::charge_for(route, request)).collect();
         let verdict = charge_in_memory(&self.memory, &charges, at.time);
+        let mut admission = Admission::Refused;
         let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Adjustment<'_>; 2]>::new());
         for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
             let Some(decided) = outcome.decided() else { continue };
@@ -390,6 +393,9 @@ impl ConfigReplay {
             }
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
+                if let BlockEffect::Refused { .. } = decided.block {
+                    admission = Admission::Blocked;
+                }
             }
             let policy = &route.limits[usize::from(request.limit_index)];
             if decision.admitted && is_refunded(policy, status) {
@@ -407,7 +413,7 @@ impl ConfigReplay {
         } else {
             self.routes[index].add_refused(at);
             self.refused += 1;
-            RequestOutcome::Refused { route: index, limits: refusing }
+            RequestOutcome::Refused { route: index, limits: refusing, admission }
         }
     }
 

@@ -144,9 +144,9 @@ fn max_memory(
 
 #[cfg(test)]
 mod tests {
-    use crate::status::StatusSet;
     use crate::config;
     use crate::snapshot::Snapshot;
+    use crate::status::StatusSet;
     use crate::throttle::mode::{ThrottleMode, Watermarks};
 
     const ROUTES: &str = "\

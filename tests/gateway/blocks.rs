@@ -107,9 +107,8 @@ fn a_block_begins_after_its_refusals_and_ends_in_time() {
         let clock = Clock::manual(NOW);
         let fleet = backend.start(&login(&upstream, "fixed_window"), &clock);
         let mut client = fleet.connect(0);
-        let mut ask = |path: &str, token: &str| {
-            client.get(path, &format!("Authorization: {token}\r\n"))
-        };
+        let mut ask =
+            |path: &str, token: &str| client.get(path, &format!("Authorization: {token}\r\n"));
         for _ in 0..10 {
             assert_eq!(ask("/401", "a").status, 401);
         }

@@ -35,13 +35,18 @@ fn effect(verdict: &Verdict) -> BlockEffect {
 /// The record of a block after one step, in Rust and in Lua.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Count { refusals: u32 },
+    Count {
+        refusals: u32,
+    },
     Decide,
     /// In ms.
     Pass(u64),
     SetBack(u64),
     /// A reload changes the block.
-    Reload { after: u32, duration: u32 },
+    Reload {
+        after: u32,
+        duration: u32,
+    },
 }
 
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
@@ -90,7 +95,13 @@ impl Both<'_> {
         Ok(())
     }
 
-    fn count(&self, limit: &Arc<Limit>, caller: u128, refusals: u32, at: StoreTime) -> (Decision, Decision) {
+    fn count(
+        &self,
+        limit: &Arc<Limit>,
+        caller: u128,
+        refusals: u32,
+        at: StoreTime,
+    ) -> (Decision, Decision) {
         let change = Change::Overdraw { cost: refusals };
         let adjustment = Adjustment { limit, key: Key(caller), change };
         let adjustments = [adjustment];
@@ -160,7 +171,8 @@ async fn refusals_of_the_deny_cache_are_counted_without_a_call_for_each() {
     let redis = RedisServer::start();
     let (store, handle) = gateway(&redis);
     let quota = Quota::new(1, 3_600_000, Algorithm::FixedWindow);
-    let limit = Limit::new(LimitIdentity::new("cached", 1), quota).with_block(2_000, 60_000, 60_000);
+    let limit =
+        Limit::new(LimitIdentity::new("cached", 1), quota).with_block(2_000, 60_000, 60_000);
     let limit = Arc::new(limit);
     assert!(ask(&handle, &limit).await.admitted);
     assert!(!ask(&handle, &limit).await.admitted);
