@@ -52,9 +52,10 @@ impl fmt::Display for StatusSet {
         for (index, range) in self.ranges().into_iter().enumerate() {
             let (first, last) = range.into_inner();
             f.write_str(if index == 0 { "" } else { ", " })?;
-            match first == last {
-                true => first.fmt(f)?,
-                false => write!(f, "{first}-{last}")?,
+            if first == last {
+                first.fmt(f)?;
+            } else {
+                write!(f, "{first}-{last}")?;
             }
         }
         Ok(())

@@ -75,10 +75,8 @@ fn decision(state: &BlockState, quota: &Quota, now: StoreTime, cost: u32) -> Dec
     let limit = u64::from(quota.limit);
     let is_live = state.ends_at > now;
     let (used, reset_at) = if is_live { (state.refusals.into(), state.ends_at) } else { (0, now) };
-    let remaining = match is_live && state.has_begun {
-        true => 0,
-        false => limit.saturating_sub(used),
-    };
+    let is_blocked = is_live && state.has_begun;
+    let remaining = if is_blocked { 0 } else { limit.saturating_sub(used) };
     let admitted = u64::from(cost) <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
     Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }

@@ -153,10 +153,8 @@ impl RefusedBy {
     /// What refused the request with these limits.
     pub(super) fn of<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Self {
         let mut refusals = limits.filter_map(LimitReport::refusal);
-        match refusals.any(|refusal| refusal.decided.block.until().is_some()) {
-            true => Self::Block,
-            false => Self::Quota,
-        }
+        let is_blocked = refusals.any(|refusal| refusal.decided.block.until().is_some());
+        if is_blocked { Self::Block } else { Self::Quota }
     }
 
     /// What it did, after the names of the limits.

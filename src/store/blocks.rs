@@ -118,10 +118,8 @@ impl Folded<'_> {
         if counted.decision.remaining > 0 {
             return self.own;
         }
-        let effect: fn(StoreTime) -> BlockEffect = match has_begun(&counted.decision, refusals) {
-            true => begun_until,
-            false => refused_until,
-        };
+        let effect: fn(StoreTime) -> BlockEffect =
+            if has_begun(&counted.decision, refusals) { begun_until } else { refused_until };
         self.blocked(counted, effect)
     }
 
