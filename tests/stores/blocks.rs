@@ -80,7 +80,7 @@ impl Both<'_> {
         let (mut limit, mut at) = (shaped(3, 60_000), NOW);
         for step in steps {
             match *step {
-                Step::Pass(ms) => at = at + ms,
+                Step::Pass(ms) => at += ms,
                 Step::SetBack(ms) => at = at.minus_ms(ms),
                 Step::Reload { after, duration } => limit = shaped(after, duration),
                 Step::Count { .. } | Step::Decide => {}

@@ -32,7 +32,7 @@ impl RunningThrottle {
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: ThrottleMode::Auto,
-            forget_status: StatusSet::of([401..=401]),
+            forget_status: tidegate::status::StatusSet::of([401..=401]),
             sizing,
             geometry,
             max_memory: geometry.grown(max_growth).bytes(),

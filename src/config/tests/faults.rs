@@ -28,7 +28,10 @@ fn a_faulty_value_is_located() {
             "6:14: `true` in quotes, which is text, expected true or false, without quotes",
         ),
         ("refund: 304", "6:13: `304`, expected a list, such as [200-399]"),
-        ("refund: [304, 99]", "6:19: `99`, expected a whole number from 200 to 599"),
+        (
+            "refund: [304, 99]",
+            "6:19: `99`, expected a status from 200 to 599, or a range such as 200-399",
+        ),
         ("on_failure: panic", "6:17: `panic`, expected local, open or closed"),
         (
             "algorithm: {a: 1}",
