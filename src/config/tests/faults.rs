@@ -43,7 +43,7 @@ fn a_faulty_value_is_located() {
         (
             "qouta: 6",
             "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, \
-          candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
+          block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
           tiers, window)",
         ),
         ("quota: 6", "6:5: duplicate key `quota`, expected it once (first defined on line 5)"),
