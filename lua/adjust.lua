@@ -11,7 +11,7 @@ local function adjust(key, argument)
   local algorithm, view = read(key, argument)
   local cost, charged_at, used, reset = ARGV[argument + 1] + 0, ARGV[argument + 6] + 0, nil, nil
   if charged_at == -1 then
-    used, reset = algorithm.charge(view, cost)
+    used, reset = (algorithm.overdraw or algorithm.charge)(view, cost)
   else
     algorithm.refund(view, charged_at, cost)
     used, reset = algorithm.decide(view, 0)

@@ -4,11 +4,13 @@
 -- table. Redis runs the whole text on every call, so a call makes only the tables that it uses. A table has:
 --   read(raw, now, limit, window, resolution, option, key) -> view
 --                         the record as read at `now`; `raw` is false if there is none; `option` is strict
---                         (1 or 0) for a sliding window, max_wait (ms) for a leaky bucket
+--                         (1 or 0) for a sliding window, max_wait (ms) for a leaky bucket, the
+--                         length (ms) of a block
 --   decide(view, cost) -> used, reset_at, retry_at (ms; -1: admitted, or cost above the quota); charges
 --                         nothing
 --   charge(view, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
 --                         batch; nil if the charge is for one request
+--   overdraw(view, cost)   as `charge`, for an adjustment; only if it differs: a block counts refusals
 --   refund(view, charged_at, cost)   refunds the part that still counts
 --   write(view, key)   -> raw, expires_at (ms)
 --   spendable_until(view) -> the first ms at which the units that were just charged may no longer be

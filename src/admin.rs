@@ -15,6 +15,7 @@
 //! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
+//! | `blocks` | `/api/blocks`: lists blocked callers, lifts a block |
 //! | `limits`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `consumers` | `/api/consumers`: consumers in Redis, and their keys |
@@ -25,6 +26,7 @@
 //! | `state`, `events` | `/api/state`, and the same once a second for the dashboard |
 //! | `dashboard` | `/`: the dashboard's files |
 
+mod blocks;
 mod caller;
 mod connections;
 mod consumers;

@@ -20,7 +20,7 @@
 //! | `limits`, `key_part`, `rate`, `tiers` | a limit, the parts of its key, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
-//! | `scalar`, `units`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
+//! | `scalar`, `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
 //!
 //! A file is parsed twice, because two YAML parsers may read a text differently. References to environment
@@ -79,6 +79,7 @@ mod routes;
 mod scalar;
 mod secret;
 mod source;
+mod status;
 mod store;
 mod strict_schema;
 mod suggest;
@@ -104,7 +105,7 @@ pub use admin_address::AdminAddress;
 pub use auth::{
     ApiKeyConfig, AuthMethodConfig, BasicAuthConfig, CertificateAuthConfig, MaxFailures,
 };
-pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition, StatusRange};
+pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
 pub use client::Client;
 pub use compress::{Compress, CompressLevel};
 pub use consumers::{ConsumerConfig, ConsumerKeyConfig, ConsumersConfig, RouteConsumersConfig};
@@ -119,7 +120,7 @@ pub use fault::{Fault, Faults, Location};
 pub use forward_auth::{AnswerHeader, AuthServiceUrl, ForwardAuthConfig, OnAuthFailure};
 pub use headers::{Headers, StandardHeaders};
 pub use jwt::{ClaimReference, JwksLocation, JwtAlgorithm, JwtConfig};
-pub use limits::{AlgorithmConfig, CostConfig, LimitConfig, Reserve};
+pub use limits::{AlgorithmConfig, BlockConfig, CostConfig, LimitConfig, Reserve};
 pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
@@ -135,13 +136,14 @@ pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfi
 pub use routes::{RouteConfig, RouteMatch};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
+pub use status::{Status, StatusRange};
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use target::{HostPort, TargetUrl, WeightedTargetConfig};
 pub use throttle::ThrottleConfig;
 pub use tiers::{Candidate, TierConfig, TierMatchConfig, TierQuota};
 pub use traces::{CollectorUrl, Traces};
-pub use units::{Address, Cidr, Duration, Maximum, Size, Status, TimeoutConfig, parse_network};
+pub use units::{Address, Cidr, Duration, Maximum, Size, TimeoutConfig, parse_network};
 pub use upstreams::{FixedResponseConfig, UpstreamConfig, UpstreamTls};
 
 use crate::file::{self, FileError};

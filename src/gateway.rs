@@ -402,7 +402,9 @@ impl Gateway {
             let admission = self.charge(request, limits).await;
             request.ledger.admission = admission;
             match admission {
-                Admission::Refused => return Err(GatewayError::LimitExceeded),
+                Admission::Refused | Admission::Blocked => {
+                    return Err(GatewayError::LimitExceeded);
+                }
                 Admission::Unknown => return Err(GatewayError::StoreUnavailable),
                 _ => {}
             }

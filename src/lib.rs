@@ -92,6 +92,7 @@
 //! - [`counter`]: a number that one thread writes and any thread reads.
 //! - [`mix`]: functions that mix bits: hashes and random numbers.
 //! - [`secret`]: the secret that the gateways of one store share.
+//! - [`status`]: sets of response statuses.
 
 pub mod admin;
 pub mod auth;
@@ -129,6 +130,7 @@ pub mod secret;
 pub mod sensitive;
 pub mod server;
 pub mod snapshot;
+pub mod status;
 pub mod store;
 pub mod telemetry;
 pub mod template;

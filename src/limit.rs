@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`sliding_window`], [`sliding_log`], [`fixed_window`] | one algorithm each, with its bound on admissions |
 //! | [`token_bucket`], [`leaky_bucket`], [`concurrency`] | one algorithm each, with its bound on admissions |
+//! | [`block`] | refuses callers that a limit has refused too often |
 //! | `algorithm` | the algorithms and their properties |
 //! | `state` | the record of any algorithm |
 //! | `gcra` | the record of both buckets: a theoretical arrival time |
@@ -42,6 +43,7 @@
 
 mod acquire;
 mod algorithm;
+pub mod block;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -68,9 +70,9 @@ pub use counts::Counts;
 pub use gcra::GcraState;
 pub use identity::LimitIdentity;
 pub use state::AlgorithmState;
-pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
+pub use verdict::{Admission, BlockEffect, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use crate::clock::StoreTime;
+use crate::{clock::StoreTime, mix::folded_multiply};
 
 /// Maximum units of a quota, a cost or a count: 2^53 - 1. Lua counts in doubles, which hold every whole number
 /// up to it; JSON's readers do the same. A count saturates at it.
@@ -88,6 +90,12 @@ pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 /// Maximum step back of a clock, in ms, that counts as jitter between clocks: the record's time then stands
 /// still. After a larger step, the clock counts as set back, and the record moves back with it.
 pub const MAX_STEP_BACK: u64 = 5_000;
+
+/// What the name of a block has after that of its limit. No configured name has the character `~`.
+const BLOCK_SUFFIX: &str = "~block";
+
+/// Distinguishes the fingerprints of blocks. It must not change, because records in Redis have it in their name.
+const BLOCK_FINGERPRINT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Maximum number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
@@ -133,7 +141,8 @@ impl Quota {
             | Algorithm::SlidingLog
             | Algorithm::FixedWindow
             | Algorithm::TokenBucket
-            | Algorithm::Concurrency => self.limit,
+            | Algorithm::Concurrency
+            | Algorithm::Block { .. } => self.limit,
         }
     }
 
@@ -145,7 +154,8 @@ impl Quota {
             Algorithm::SlidingLog
             | Algorithm::FixedWindow
             | Algorithm::TokenBucket
-            | Algorithm::Concurrency => self.window,
+            | Algorithm::Concurrency
+            | Algorithm::Block { .. } => self.window,
         }
     }
 }
@@ -191,6 +201,8 @@ pub struct Limit {
     /// True if the limit may refuse. If false (a dry run), it charges the requests that it would admit, and
     /// affects no request.
     pub enforce: bool,
+    /// The block that is charged beside the limit; `None` if the limit blocks no caller.
+    pub block: Option<Arc<Limit>>,
     /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
 }
@@ -206,6 +218,7 @@ impl Limit {
             on_failure: OnFailure::Local,
             lease_size: LeaseSize::Off,
             enforce: true,
+            block: None,
             index: 0,
         }
     }
@@ -213,6 +226,27 @@ impl Limit {
     /// The configured name; shown in headers and metrics.
     pub fn name(&self) -> &str {
         self.identity.name()
+    }
+
+    /// The block that is charged beside this limit: it begins after `after` refusals within `within` ms, and
+    /// lasts `duration` ms.
+    #[must_use]
+    pub fn with_block(self, after: u64, within: u64, duration: u32) -> Self {
+        let name = format!("{}{BLOCK_SUFFIX}", self.name());
+        let fingerprint = folded_multiply(self.identity.fingerprint() ^ within, BLOCK_FINGERPRINT);
+        let block = Self {
+            identity: LimitIdentity::new(name, fingerprint),
+            quota: Quota::new(after, within, Algorithm::Block { duration }),
+            cost: 1,
+            lease_size: LeaseSize::Off,
+            ..self.clone()
+        };
+        Self { block: Some(Arc::new(block)), ..self }
+    }
+
+    /// The name of the limit that this block belongs to.
+    pub fn blocked_name(&self) -> &str {
+        self.name().strip_suffix(BLOCK_SUFFIX).unwrap_or(self.name())
     }
 
     /// The algorithm that decides.
@@ -254,7 +288,8 @@ pub enum Change {
         /// How many units.
         cost: u64,
     },
-    /// Charges more units without a check, even if that overdraws the quota.
+    /// Charges more units without a check, even if that overdraws the quota. For a block: counts refusals of
+    /// its limit.
     Overdraw {
         /// How many units.
         cost: u64,

@@ -310,6 +310,11 @@ impl Metrics {
         self.workers.lock().iter().map(|worker| worker.waiting.get()).sum()
     }
 
+    /// Charges that blocks refused, by route and limit.
+    pub fn blocked(&self) -> Sums<(Box<str>, Box<str>), 1> {
+        self.sum(|worker| &worker.limits, |limit| [limit.blocked.get()])
+    }
+
     /// Delays by route and limit: number of requests, and the sum of their delays in µs.
     pub fn delays(&self) -> Sums<(Box<str>, Box<str>), 2> {
         self.sum(|worker| &worker.limits, |limit| [limit.delayed.get(), limit.delay_micros.get()])

@@ -98,7 +98,7 @@ pub use self::origins::OriginMatcher;
 pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
     ChargeContext, ChargePlanError, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier,
-    PlannedCharge, PlannedCharges, QuotaChoice, Tier, TierMatch,
+    PlannedCharge, PlannedCharges, QuotaChoice, Refunds, Tier, TierMatch,
 };
 pub use self::quota::QuotaShape;
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};

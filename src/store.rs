@@ -40,6 +40,7 @@
 //! | `shard_fanout` | requests whose records live on several Redis shards |
 //! | `fallback` | decides when Redis gives no answer |
 //! | `remaining` | adds leased units to the `remaining` that Redis reports |
+//! | `blocks` | charges a limit together with its block; counts its refusals |
 //! | `corrections` | queues and sends refunds and charges that no request waits for |
 //! | `maintenance` | each worker's periodic work: returns of leased units, queued corrections |
 //! | `stats` | counts for metrics |
@@ -66,6 +67,7 @@
 //! assert!(!memory.charge(&charges, now + 1).admitted);
 //! ```
 
+mod blocks;
 mod corrections;
 pub mod deny_cache;
 mod fallback;
@@ -80,19 +82,25 @@ mod shard_fanout;
 mod stats;
 pub mod unit_lease;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub use self::{corrections::Correction, handle::StoreHandle, stats::StoreStats};
 use self::{
+    blocks::BlockTracker,
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
     local_admission::QuotaLeases,
     memory::MemoryStore,
     record_id::{local_record_id, record_id, shared_record_id},
     stats::CountsRegistry,
+};
+pub use self::{
+    blocks::{KnownBlock, charge_in_memory},
+    corrections::Correction,
+    handle::StoreHandle,
+    stats::StoreStats,
 };
 use crate::{
     clock::Clock,
@@ -165,6 +173,7 @@ pub struct CounterStore {
     counts: CountsRegistry,
     leases: Arc<QuotaLeases>,
     deny_cache: Arc<DenyCache>,
+    blocks: Arc<BlockTracker>,
     /// Held by the worker that does the process-wide maintenance.
     maintenance_lock: Mutex<()>,
     clock: Clock,
@@ -217,16 +226,20 @@ impl CounterStore {
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
         let deny_cache: Arc<DenyCache> = Arc::default();
+        let blocks = Arc::new(BlockTracker::new(Arc::clone(&deny_cache)));
+        let corrections =
+            CorrectionQueue::new(Arc::clone(&deny_cache), Arc::clone(&blocks), clock.clone());
         Ok(Arc::new(Self {
             memory: MemoryStore::new(max_keys),
             secret,
             key_secret: secret.for_keys(),
             redis,
-            corrections: Arc::new(CorrectionQueue::new(Arc::clone(&deny_cache), clock.clone())),
+            corrections: Arc::new(corrections),
             presence: Presence::new(&secret, getrandom::u64()?),
             counts: CountsRegistry::default(),
             leases: Arc::default(),
             deny_cache,
+            blocks,
             maintenance_lock: Mutex::default(),
             clock,
         }))
@@ -261,6 +274,7 @@ impl CounterStore {
         let mut interval = self.clock.background_interval(CONTROL_INTERVAL);
         while stop.run_until_cancelled(interval.tick()).await.is_some() {
             self.memory.expire(self.clock.store_time());
+            self.blocks.known().expire(self.clock.store_time());
             let report = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;
@@ -285,6 +299,7 @@ impl CounterStore {
         let deleted = reporter.report().await;
         for record in deleted.records.into_iter().map(local_record_id) {
             self.leases.discard(record);
+            self.blocks.discard(record);
             self.deny_cache.invalidate(record, self.clock.monotonic());
         }
         if deleted.is_partial {
@@ -301,6 +316,11 @@ impl CounterStore {
     ///
     /// The [`RedisFailure`] of the first Redis server that gave no answer.
     pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, RedisFailure> {
+        let verdict = self.peek_each(&blocks::expand(charges)).await?;
+        Ok(blocks::fold_peek(charges, &verdict))
+    }
+
+    async fn peek_each(&self, charges: &[Charge<'_>]) -> Result<Verdict, RedisFailure> {
         match &self.redis {
             Some(backend) => {
                 let now = self.clock.manual_now();
@@ -312,22 +332,25 @@ impl CounterStore {
         }
     }
 
-    /// Deletes the records of a caller under these limits, in this process and in Redis. For the operator,
-    /// like [`Self::peek`].
+    /// Deletes the records of a caller under these limits and their blocks, in this process and in Redis. For
+    /// the operator, like [`Self::peek`].
     ///
     /// # Errors
     ///
     /// The [`RedisFailure`] of the call to Redis. Records in this process are deleted only after Redis
     /// confirmed the deletion.
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), RedisFailure> {
+        let blocks = limits.iter().filter_map(|limit| limit.block.as_deref());
+        let limits: Vec<&Limit> = limits.iter().copied().chain(blocks).collect();
         if let Some(backend) = &self.redis {
-            backend.delete(limits, key).await?;
+            backend.delete(&limits, key).await?;
         }
-        for limit in limits {
+        for limit in &limits {
             self.memory.reset(limit, key);
+            self.blocks.discard(record_id(limit, key));
         }
         let Some(backend) = &self.redis else { return Ok(()) };
-        for limit in limits {
+        for limit in &limits {
             self.corrections.remove(backend.shard_of(key), limit, key);
             let record = record_id(limit, key);
             self.leases.discard(record);
@@ -335,6 +358,17 @@ impl CounterStore {
         }
         let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
         backend.announce_deletion(key, &records).await
+    }
+
+    /// The blocks in force that this process began or met, a bounded number, by limit and end. With Redis,
+    /// other gateways may have begun others.
+    pub fn blocks(&self) -> Vec<KnownBlock> {
+        self.blocks.known().list(self.clock.store_time())
+    }
+
+    /// The number of blocks that began with a request of this process, by the name of their limit.
+    pub fn blocks_begun(&self) -> BTreeMap<Box<str>, u64> {
+        self.blocks.known().begun()
     }
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.

@@ -75,7 +75,6 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use self::{
     estimate::Estimate,
@@ -91,7 +90,7 @@ pub use self::{
     hash_keys::HashKeys,
 };
 
-use crate::{clock::StoreTime, secret::SharedSecret};
+use crate::{clock::StoreTime, secret::SharedSecret, status::StatusSet};
 
 /// The throttle's policy name in rate-limit headers. The policy name of a limit is the limit's own name.
 pub const POLICY: &str = "active-users";
@@ -110,7 +109,7 @@ pub struct ThrottleSettings {
     /// The configured mode.
     pub mode: ThrottleMode,
     /// Response statuses that do not make a token active.
-    pub forget_status: SmallVec<[u16; 4]>,
+    pub forget_status: StatusSet,
     /// The capacity, accuracy and memory that the filters are sized for.
     pub sizing: Sizing,
     /// The resulting sizes at startup. Only a restart changes them.
@@ -339,7 +338,6 @@ impl Throttle {
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
 
     use super::*;
 
@@ -351,7 +349,7 @@ mod tests {
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: ThrottleMode::Auto,
-            forget_status: smallvec![401, 403],
+            forget_status: StatusSet::of([401..=401, 403..=403]),
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: 0,

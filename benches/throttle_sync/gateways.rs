@@ -33,7 +33,7 @@ impl Gateways {
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 100, resume_below: 90 },
             mode: ThrottleMode::On,
-            forget_status: [401].into_iter().collect(),
+            forget_status: tidegate::status::StatusSet::of([401..=401]),
             sizing,
             max_memory: 0,
             geometry: Geometry::new(&sizing).expect("a valid geometry"),

@@ -8,8 +8,8 @@ use axum::{
 };
 
 use super::{
-    AdminContext, consumers, dashboard, events, health, limits, live_config, log_level, metrics,
-    openapi,
+    AdminContext, blocks, consumers, dashboard, events, health, limits, live_config, log_level,
+    metrics, openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
     overrides, reload, routes, state, throttle,
     token::Authentication,
@@ -37,6 +37,7 @@ pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
     all.extend(rules());
     all.extend(control());
     all.extend(override_endpoints());
+    all.extend(block_endpoints());
     all.extend(consumer_endpoints());
     let path = "/api/openapi.json";
     let operation = Operation::get("openapi", "This description").json(
@@ -210,6 +211,30 @@ fn override_endpoints() -> [AdminEndpoint; 2] {
                 .error(409, "There is no place for overrides, or their file has faults")
                 .error(500, "The file of overrides cannot be written")
                 .error(503, "No reply from Redis")],
+        ),
+    ]
+}
+
+/// The endpoints of blocked callers.
+fn block_endpoints() -> [AdminEndpoint; 2] {
+    let list =
+        Operation::get("listBlocks", "The callers that limits block, as far as this gateway knows")
+            .parameter("count", "The largest number to list; by default 1000", "^[0-9]{1,4}$");
+    let lift = Operation::new("delete", "liftBlock", "Lift the block of one caller");
+    [
+        endpoint(
+            "/api/blocks",
+            get(blocks::list),
+            [list
+                .json(200, "Blocks", schema_of::<blocks::BlockList>)
+                .error(400, "A parameter is unknown or malformed")],
+        ),
+        endpoint(
+            "/api/blocks/{name}",
+            delete(blocks::lift),
+            [caller(lift)
+                .reply(204, "The caller is not blocked", OperationBody::None)
+                .error(409, "The limit has no block")],
         ),
     ]
 }

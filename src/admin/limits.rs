@@ -23,12 +23,14 @@ use crate::{
     consumer_store::LookupFailed,
     gateway::Shared,
     identity::Consumer,
-    limit::{Charge, OnFailure},
+    limit::{Charge, Limit, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
     snapshot::{
-        ActualCost, Cost, CostEstimate, LimitKind, LimitPolicy, QuotaChoice, Tier, TierMatch,
+        ActualCost, Cost, CostEstimate, LimitKind, LimitPolicy, QuotaChoice, Refunds, Tier,
+        TierMatch,
     },
+    status::StatusSet,
 };
 
 /// The limits in force.
@@ -55,12 +57,27 @@ struct LimitDescription {
     /// True if the limit refuses; otherwise it only counts.
     enforce: bool,
     candidate: Option<CandidateDescription>,
-    /// The statuses of responses that are not charged.
-    refund: Vec<u16>,
+    /// The statuses of responses that are not charged, each alone or as a range such as `200-399`.
+    refund: Vec<String>,
+    /// The only statuses of responses that are charged; null: all but those in `refund`.
+    charge_on: Option<Vec<String>>,
+    /// When callers are blocked; null: never.
+    block: Option<BlockDescription>,
     /// What happens while Redis does not reply.
     #[schemars(extend("enum" = ["local", "open", "closed"]))]
     on_failure: &'static str,
     decisions: Decisions,
+}
+
+/// When a caller that the limit refuses is blocked.
+#[derive(JsonSchema, Serialize)]
+struct BlockDescription {
+    /// The number of refusals after which the caller is blocked.
+    after: u64,
+    /// The time within which they are counted, in ms.
+    within_ms: u64,
+    /// The length of the block, in ms.
+    for_ms: u64,
 }
 
 /// The cost of a request.
@@ -137,6 +154,8 @@ pub(super) struct CallerState {
     now_ms: u64,
     /// True if a request of the usual cost would be refused now.
     blocked: bool,
+    /// When the block of the caller ends, after too many refusals, in ms since the epoch; null without one.
+    blocked_until_ms: Option<u64>,
     /// The override that applies to the caller; null without one. With `unlimited` or `blocked`, the counts are those
     /// under the limit's own quota, and requests change nothing.
     r#override: Option<OverrideDescription>,
@@ -150,7 +169,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Json<LimitList>
     Json(LimitList { limits: limits.iter().map(describe).collect() })
 }
 
-fn malformed_name() -> Response {
+pub(super) fn malformed_name() -> Response {
     let detail = "the name in the path is not UTF-8; expected the name of a limit";
     problem(StatusCode::BAD_REQUEST, detail, &[])
 }
@@ -193,6 +212,7 @@ pub(super) async fn show(
                         LimitKind::Unlimited => false,
                         LimitKind::Blocked => true,
                     },
+                blocked_until_ms: decided.block.until().map(StoreTime::as_unix_ms),
                 r#override: match &quota {
                     QuotaChoice::Override(applied) => {
                         let (shared, now) = (&context.shared, context.shared.clock.store_time());
@@ -207,7 +227,7 @@ pub(super) async fn show(
     }
 }
 
-/// Resets the counters of one caller under a limit and its candidate.
+/// Resets the counters of one caller under a limit and its candidate, and lifts their blocks.
 pub(super) async fn reset(
     State(context): State<AdminContext>,
     name: Result<Path<String>, PathRejection>,
@@ -260,7 +280,7 @@ fn quota_of(
 }
 
 /// The limit called `name` and the caller in the query, or the status and detail of the error.
-fn resolve(
+pub(super) fn resolve(
     shared: &Shared,
     name: &str,
     query: Option<&str>,
@@ -279,7 +299,7 @@ fn resolve(
 }
 
 /// The response if Redis does not reply.
-fn redis_unavailable(failure: RedisFailure) -> Response {
+pub(super) fn redis_unavailable(failure: RedisFailure) -> Response {
     let detail = format!("no reply from Redis ({}); try again", failure.label());
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
@@ -287,6 +307,10 @@ fn redis_unavailable(failure: RedisFailure) -> Response {
 fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
+    let (refund, charge_on) = match policy.refunds {
+        Refunds::On(statuses) => (list_statuses(statuses), None),
+        Refunds::Except(statuses) => (Vec::new(), Some(list_statuses(statuses))),
+    };
     let candidate = policy.candidate.as_ref().map(|candidate| CandidateDescription {
         quota: candidate.limit.quota.limit,
         decisions: sum_decisions(candidate.limit.name(), metrics),
@@ -303,7 +327,9 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
         tiers: policy.tiers.iter().map(describe_tier).collect(),
         enforce: limit.enforce,
         candidate,
-        refund: policy.refund.to_vec(),
+        refund,
+        charge_on,
+        block: limit.block.as_deref().map(describe_block),
         on_failure: match limit.on_failure {
             OnFailure::Local => "local",
             OnFailure::Open => "open",
@@ -311,6 +337,19 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
         },
         decisions: sum_decisions(limit.name(), metrics),
     }
+}
+
+fn describe_block(block: &Limit) -> BlockDescription {
+    BlockDescription {
+        after: block.quota.limit,
+        within_ms: block.quota.window,
+        for_ms: block.algorithm().block_duration(),
+    }
+}
+
+/// Statuses, as a configuration writes them.
+fn list_statuses(statuses: StatusSet) -> Vec<String> {
+    statuses.ranges().into_iter().map(|range| StatusSet::of([range]).to_string()).collect()
 }
 
 fn describe_cost(cost: &Cost) -> CostDescription {

@@ -179,6 +179,7 @@ impl MetricsCollector {
                 write_counter(&mut family, &labels, count)?;
             }
         }
+        self.encode_blocks(encoder)?;
         self.encode_delays(encoder)?;
         self.encode_settlements(encoder)
     }
@@ -200,6 +201,23 @@ impl MetricsCollector {
         write(&mut start_counters(encoder, "limit_overspent_units", help)?, 2)?;
         let help = "Responses whose content coding could not be decoded to read their cost";
         write(&mut start_counters(encoder, "limit_unreadable_costs", help)?, 3)
+    }
+
+    /// The blocks of limits, without limits that never blocked a caller.
+    fn encode_blocks(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Blocks of callers that began with a request of this gateway, by limit";
+        let mut family = start_counters(encoder, "limit_blocks", help)?;
+        for (limit, count) in self.0.store.blocks_begun() {
+            write_counter(&mut family, &[("limit", &*limit)], count)?;
+        }
+        let help = "Charges refused by a block, by route and limit; also in limit_decisions";
+        let mut family = start_counters(encoder, "limit_blocked", help)?;
+        for ((route, limit), [blocked]) in self.0.metrics.blocked() {
+            if blocked > 0 {
+                write_counter(&mut family, &[("route", &*route), ("limit", &*limit)], blocked)?;
+            }
+        }
+        Ok(())
     }
 
     /// Delays by leaky buckets, without limits that never delayed a request.

@@ -241,10 +241,11 @@ fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>
             RequestOutcome::Admitted { route: index } => {
                 write!(text, "\t{}\tadmitted\t-", route(index))
             }
-            RequestOutcome::Refused { route: index, limits } => {
+            RequestOutcome::Refused { route: index, limits, admission } => {
                 let limits = limits.iter().map(|limit| &config.snapshot.limits[*limit as usize]);
                 let limits: Vec<&str> = limits.map(|limit| limit.limit.name()).collect();
-                write!(text, "\t{}\trefused\t{}", route(index), limits.join(","))
+                let (label, limits) = (admission.label(), limits.join(","));
+                write!(text, "\t{}\t{label}\t{limits}", route(index))
             }
         };
     }

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::scalar::{ScalarValue, impl_scalar};
+use super::status::StatusRange;
 use super::units::Duration;
 
 /// Health checks of the targets (active health): the gateway regularly requests a path from each target.
@@ -103,13 +104,14 @@ pub enum RetryCondition {
     Reset,
     /// `timeout`: no head arrived within `response_timeout`.
     Timeout,
-    /// A response with status 502, 503 or 504.
-    Status(u16),
+    /// A response with one of these statuses, from 502 to 504.
+    Status(StatusRange),
 }
 
 impl ScalarValue for RetryCondition {
-    const EXPECTED: &'static str = "connect, reset, timeout, 502, 503 or 504";
-    const PATTERN: &'static str = "^(connect|reset|timeout|502|503|504)$";
+    const EXPECTED: &'static str =
+        "connect, reset, timeout, 502, 503, 504 or a range of these such as 502-504";
+    const PATTERN: &'static str = "^(connect|reset|timeout|50[2-4](-50[2-4])?)$";
     const EXAMPLE: &'static str = "connect";
 
     fn parse(text: &str) -> Option<Self> {
@@ -117,10 +119,11 @@ impl ScalarValue for RetryCondition {
             "connect" => Self::Connect,
             "reset" => Self::Reset,
             "timeout" => Self::Timeout,
-            "502" => Self::Status(502),
-            "503" => Self::Status(503),
-            "504" => Self::Status(504),
-            _ => return None,
+            _ => {
+                let range = StatusRange::parse(text)?;
+                let is_within = 502 <= range.first && range.last <= 504;
+                return is_within.then_some(Self::Status(range));
+            }
         })
     }
 }
@@ -137,40 +140,3 @@ impl fmt::Display for RetryCondition {
 }
 
 impl_scalar!(RetryCondition);
-
-/// A status code or a range of them.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct StatusRange {
-    /// The first status.
-    pub first: u16,
-    /// The last status.
-    pub last: u16,
-}
-
-impl ScalarValue for StatusRange {
-    const EXPECTED: &'static str = "a status from 100 to 599, or a range such as 200-299";
-    const PATTERN: &'static str = "^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$";
-    const EXAMPLE: &'static str = "200-299";
-
-    fn parse(text: &str) -> Option<Self> {
-        let status = |text: &str| {
-            let is_code = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
-            let code = text.parse().ok().filter(|_| is_code)?;
-            (100..=599).contains(&code).then_some(code)
-        };
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let range = Self { first: status(first)?, last: status(last)? };
-        (range.first <= range.last).then_some(range)
-    }
-}
-
-impl fmt::Display for StatusRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            return self.first.fmt(f);
-        }
-        write!(f, "{}-{}", self.first, self.last)
-    }
-}
-
-impl_scalar!(StatusRange);

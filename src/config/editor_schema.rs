@@ -15,7 +15,7 @@ pub fn editor_schema() -> Value {
     allow_references(&mut schema);
     for (name, number) in [
         ("RetryCondition", json!({"enum": [502, 503, 504]})),
-        ("StatusRange", json!({"type": "integer", "minimum": 100, "maximum": 599})),
+        ("StatusRange", json!({"type": "integer", "minimum": 200, "maximum": 599})),
     ] {
         if let Some(choices) = schema["$defs"][name]["anyOf"].as_array_mut() {
             choices.push(number);
@@ -92,7 +92,7 @@ mod tests {
         ] {
             assert_eq!(property["anyOf"][1], reference, "{property:#}");
         }
-        assert_eq!(definition("StatusRange")["anyOf"][2]["minimum"], 100);
+        assert_eq!(definition("StatusRange")["anyOf"][2]["minimum"], 200);
         assert_eq!(definition("RetryCondition")["anyOf"][2]["enum"][0], 502);
         // A value that accepts any text already accepts references. A description stays where editors look for it.
         assert_eq!(definition("UpstreamTls")["properties"]["name"]["anyOf"], Value::Null);

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::cost::SettledCostConfig;
 use super::scalar::is_token;
+use super::status::StatusRange;
 use super::tiers::{Candidate, TierConfig};
-use super::units::{Duration, Status};
+use super::units::Duration;
 use crate::identity::KeyPart;
 use crate::limit::{MAX_UNITS, OnFailure};
 
@@ -57,10 +58,17 @@ pub struct LimitConfig {
     /// Refuse requests that exceed the quota. If false, they are counted and reported, but admitted.
     #[serde(default = "LimitConfig::default_enforce")]
     pub enforce: bool,
-    /// Response statuses that refund the request's charge, including those of the gateway's own
-    /// responses such as 502.
+    /// Response statuses that refund the request's charge, each alone or as a range such as `200-399`,
+    /// including those of the gateway's own responses such as 502.
     #[serde(default)]
-    pub refund: Vec<Status>,
+    pub refund: Vec<StatusRange>,
+    /// The only response statuses whose requests are charged, each alone or as a range such as `500-599`. A
+    /// request is charged when it arrives, and its charge is refunded if its response has another status.
+    /// Not with `refund`. Default: every status.
+    pub charge_on: Option<Vec<StatusRange>>,
+    /// Refuse a caller that this limit has refused too often, for some time and without counting. Not with
+    /// `reserve`. Default: no block.
+    pub block: Option<BlockConfig>,
     /// Units of the quota that the gateway leases from Redis at a time, so that most requests need no Redis
     /// call. Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
     #[serde(default)]
@@ -96,6 +104,8 @@ impl LimitConfig {
             candidate: None,
             enforce: Self::default_enforce(),
             refund: Vec::new(),
+            charge_on: None,
+            block: None,
             reserve: Reserve::default(),
             on_failure: OnFailure::default(),
             max_wait: None,
@@ -121,6 +131,21 @@ impl LimitConfig {
         self.resolution
             .unwrap_or_else(|| (1..=Self::DEFAULT_RESOLUTION).rev().find(divides).unwrap_or(1))
     }
+}
+
+/// A block of callers that a limit refuses again and again.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockConfig {
+    /// Number of refusals by the limit after which its key is blocked, 1 to 1000000.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub after: u32,
+    /// Time within which they are counted, from the first refusal on: 1s to 24h.
+    #[schemars(extend("x-minimum" = "1s", "x-maximum" = "24h"))]
+    pub within: Duration,
+    /// Length of the block: 1s to 30d.
+    #[schemars(extend("x-minimum" = "1s", "x-maximum" = "30d"))]
+    pub r#for: Duration,
 }
 
 /// Algorithm by which a limit counts.

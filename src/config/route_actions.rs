@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::{ScalarValue, impl_scalar};
-use super::units::Status;
+use super::status::Status;
 
 /// Redirects clients to another URL.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]

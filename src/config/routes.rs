@@ -98,7 +98,7 @@ pub struct RouteConfig {
     /// Cross-origin resource sharing. Default: the upstream's own headers stay, and preflights are handled
     /// like other requests.
     pub cors: Option<Cors>,
-    /// Bodies of the gateway's own errors on this route, by status (`503`) or class (`4xx`, `5xx`), instead
+    /// Bodies of the gateway's own errors on this route, by status (`503`), range (`502-504`) or class (`4xx`, `5xx`), instead
     /// of problem documents. Status and other headers stay. gRPC refusals have no body.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]

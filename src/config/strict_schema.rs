@@ -26,7 +26,8 @@ const PATH_TEXT: &str = "([!$%&'()*+,.0-9:=@A-Z_a-z~\"|^`\\[\\]-]|\\{\\{|\\}\\})
 const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
 /// Lists that need at least one item: a definition, and its key.
-const NOT_EMPTY: [(&str, &str); 16] = [
+const NOT_EMPTY: [(&str, &str); 17] = [
+    ("LimitConfig", "charge_on"),
     ("ApiKeyConfig", "from"),
     ("JwtConfig", "audiences"),
     ("JwtConfig", "algorithms"),

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::units::{Duration, Size, Status};
+use super::status::StatusRange;
+use super::units::{Duration, Size};
 use crate::throttle::mode::ThrottleMode;
 
 /// Active-user admission control: while too many users are active, requests of new users are refused with
@@ -34,9 +35,9 @@ pub struct ThrottleConfig {
     #[serde(default = "ThrottleConfig::default_false_positive")]
     #[schemars(range(min = 0.000_000_001, max = 0.5))]
     pub false_positive: f64,
-    /// Response statuses that do not make a token active.
+    /// Response statuses that do not make a token active, each alone or as a range.
     #[serde(default = "ThrottleConfig::default_forget_status")]
-    pub forget_status: Vec<Status>,
+    pub forget_status: Vec<StatusRange>,
     /// When to throttle: by the number of active users, always, or never.
     #[serde(default)]
     pub mode: ThrottleMode,
@@ -64,7 +65,7 @@ impl ThrottleConfig {
         0.001
     }
 
-    fn default_forget_status() -> Vec<Status> {
-        vec![Status(401), Status(403)]
+    fn default_forget_status() -> Vec<StatusRange> {
+        vec![StatusRange::one(401), StatusRange::one(403)]
     }
 }

@@ -1,4 +1,4 @@
-//! Values with a unit or a syntax of their own: durations, sizes, addresses, networks, statuses.
+//! Values with a unit or a syntax of their own: durations, sizes, addresses, networks.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -321,9 +321,3 @@ impl fmt::Display for Cidr {
 }
 
 impl_scalar!(Cidr);
-
-/// The status code of a final response, 200 to 599.
-#[derive(
-    Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
-)]
-pub struct Status(#[schemars(range(min = 200, max = 599))] pub u16);

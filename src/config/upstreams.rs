@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
+use super::status::Status;
 use super::target::WeightedTargetConfig;
-use super::units::{Address, Duration, Size, Status};
+use super::units::{Address, Duration, Size};
 use crate::balance::Policy;
 use crate::identity::KeyPart;
 use crate::upstream::{Protocol, ProxyVersion};

@@ -81,7 +81,7 @@ impl Gateway {
         let (Some(gate), Caller::Tokens(tokens)) = (&self.gate, caller) else { return };
         let Some(settings) = &request.ledger.rules.snapshot.throttle else { return };
         let status = status.as_u16();
-        let accepted = !settings.forget_status.contains(&status);
+        let accepted = !settings.forget_status.contains(status);
         let tokens =
             if accepted { tokens_to_record(gate, tokens) } else { tokens.as_slice().into() };
         for token in &tokens {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     http1::Fields,
     identity::KeyPart,
-    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
+    limit::{BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
     snapshot::{ActualCost, PlannedCharge, QuotaChoice, SettledCost},
     store::Correction,
@@ -109,6 +109,16 @@ impl ChargedLimit {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
+    /// True if the limit is enforced, and its block refuses the request.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.refused_by_block() && self.limit().enforce
+    }
+
+    fn refused_by_block(&self) -> bool {
+        let refused = self.outcome.refused();
+        refused.is_some_and(|decided| matches!(decided.block, BlockEffect::Refused { .. }))
+    }
+
     /// Counts the outcome in the metrics.
     pub(super) fn count_outcome(&self) {
         let counters = &self.rule.counters;
@@ -118,6 +128,9 @@ impl ChargedLimit {
             (Outcome::Decided(_), None) => counters.admitted.add(1),
             (_, Some(_)) if self.limit().enforce => counters.refused.add(1),
             (_, Some(_)) => counters.would_refuse.add(1),
+        }
+        if self.refused_by_block() {
+            counters.blocked.add(1);
         }
     }
 
@@ -135,7 +148,7 @@ impl ChargedLimit {
 
     /// True if a response with `status` refunds the charge.
     pub(super) fn is_refunded(&self, status: u16) -> bool {
-        self.rule.policy.refund.contains(&status)
+        self.rule.policy.refunds.include(status)
     }
 
     /// True if a header of the response has the final cost.

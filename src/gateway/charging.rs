@@ -79,7 +79,11 @@ impl Gateway {
         }
         self.count_refused_callers(request, limits);
         request.ledger.refused_by = refusing(limits);
-        Admission::Refused
+        if limits.iter().any(ChargedLimit::is_blocked) {
+            Admission::Blocked
+        } else {
+            Admission::Refused
+        }
     }
 
     /// Counts the caller under each enforced limit that refused.

@@ -277,7 +277,7 @@ impl Ledger {
         let plan = self.consumer().and_then(|consumer| consumer.plan);
         let Some(counters) = plan.and_then(|plan| self.rules.plan(plan)) else { return };
         counters.requests.add(1);
-        if self.admission == Admission::Refused {
+        if self.admission.is_refused() {
             counters.refused.add(1);
         }
     }

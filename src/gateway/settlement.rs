@@ -43,10 +43,12 @@ pub(super) struct ResponseTotals {
     pub(super) duration_ms: u64,
 }
 
+/// A scanner for each set of paths.
+type Scanners = SmallVec<[(Arc<PathSet>, UsageDecoder); 1]>;
+
 /// Looks for numbers in a response's body while it passes.
 struct ResponseMeter {
-    /// A scanner for each set of paths.
-    scanners: RefCell<SmallVec<[(Arc<PathSet>, UsageDecoder); 1]>>,
+    scanners: RefCell<Scanners>,
 }
 
 impl BodyObserver for ResponseMeter {
@@ -90,7 +92,7 @@ impl Settlement {
         let mut codings = head.fields.get_all("content-encoding");
         let coding = codings.next();
         let is_coded_twice = codings.next().is_some();
-        let mut scanners = SmallVec::<[(Arc<PathSet>, UsageDecoder); 1]>::new();
+        let mut scanners = Scanners::new();
         for limit in &self.limits {
             let Some(ActualCost::Json(paths, _)) = limit.settled_cost().map(|cost| &cost.actual)
             else {
@@ -110,11 +112,7 @@ impl Settlement {
         }
     }
 
-    fn observe(
-        &mut self,
-        body: &mut ResponseBody,
-        scanners: SmallVec<[(Arc<PathSet>, UsageDecoder); 1]>,
-    ) {
+    fn observe(&mut self, body: &mut ResponseBody, scanners: Scanners) {
         let meter = Rc::new(ResponseMeter { scanners: RefCell::new(scanners) });
         body.observe(Rc::<ResponseMeter>::clone(&meter));
         self.meter = Some(meter);

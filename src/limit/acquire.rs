@@ -108,7 +108,8 @@ impl AlgorithmState {
             | Self::FixedWindow(_)
             | Self::TokenBucket(_)
             | Self::LeakyBucket(_)
-            | Self::Concurrency(_) => self.charge(quota, now, cost),
+            | Self::Concurrency(_)
+            | Self::Block(_) => self.charge(quota, now, cost),
         }
     }
 
@@ -123,7 +124,8 @@ impl AlgorithmState {
             Self::SlidingLog(_)
             | Self::TokenBucket(_)
             | Self::LeakyBucket(_)
-            | Self::Concurrency(_) => StoreTime::ZERO,
+            | Self::Concurrency(_)
+            | Self::Block(_) => StoreTime::ZERO,
         }
     }
 }

@@ -28,10 +28,16 @@ pub enum Algorithm {
     },
     /// Permits that requests hold while they are in flight: [`super::concurrency`].
     Concurrency,
+    /// Refuses callers that another limit has refused too often: [`super::block`]. No configured limit has it.
+    Block {
+        /// The length of a block, in ms.
+        duration: u32,
+    },
 }
 
 impl Algorithm {
-    /// Every algorithm, with these options where it has them; the sliding window is not strict.
+    /// Every algorithm of configured limits, with these options where it has them; the sliding window is not
+    /// strict.
     pub fn all(resolution: u32, max_wait: u32) -> [Self; 6] {
         [
             Self::SlidingWindow { resolution, strict: false },
@@ -52,6 +58,7 @@ impl Algorithm {
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::Concurrency => "concurrency",
+            Self::Block { .. } => "block",
         }
     }
 
@@ -63,6 +70,7 @@ impl Algorithm {
             Self::TokenBucket => token_bucket::MAX_UNITS,
             Self::LeakyBucket { .. } => leaky_bucket::MAX_UNITS,
             Self::Concurrency => concurrency::MAX_UNITS,
+            Self::Block { .. } => u32::MAX.into(),
         }
     }
 
@@ -70,9 +78,11 @@ impl Algorithm {
     pub fn can_lease(self) -> bool {
         match self {
             Self::SlidingWindow { .. } | Self::FixedWindow => true,
-            Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket { .. } | Self::Concurrency => {
-                false
-            }
+            Self::SlidingLog
+            | Self::TokenBucket
+            | Self::LeakyBucket { .. }
+            | Self::Concurrency
+            | Self::Block { .. } => false,
         }
     }
 
@@ -84,7 +94,8 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket { .. } => false,
+            | Self::LeakyBucket { .. }
+            | Self::Block { .. } => false,
         }
     }
 
@@ -97,7 +108,8 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::Concurrency => false,
+            | Self::Concurrency
+            | Self::Block { .. } => false,
         }
     }
 
@@ -115,7 +127,8 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket { .. } => true,
+            | Self::LeakyBucket { .. }
+            | Self::Block { .. } => true,
             Self::Concurrency => false,
         }
     }
@@ -128,7 +141,8 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
-            | Self::LeakyBucket { .. } => true,
+            | Self::LeakyBucket { .. }
+            | Self::Block { .. } => true,
             Self::Concurrency => false,
         }
     }
@@ -140,7 +154,8 @@ impl Algorithm {
             | Self::FixedWindow
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
-            | Self::Concurrency => 1,
+            | Self::Concurrency
+            | Self::Block { .. } => 1,
         }
     }
 
@@ -152,7 +167,8 @@ impl Algorithm {
             | Self::FixedWindow
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
-            | Self::Concurrency => false,
+            | Self::Concurrency
+            | Self::Block { .. } => false,
         }
     }
 
@@ -164,7 +180,26 @@ impl Algorithm {
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::TokenBucket
+            | Self::Concurrency
+            | Self::Block { .. } => 0,
+        }
+    }
+
+    /// The length of a block in ms; 0 if the algorithm is not a block.
+    pub fn block_duration(self) -> u64 {
+        match self {
+            Self::Block { duration } => duration.into(),
+            Self::SlidingWindow { .. }
+            | Self::SlidingLog
+            | Self::FixedWindow
+            | Self::TokenBucket
+            | Self::LeakyBucket { .. }
             | Self::Concurrency => 0,
         }
+    }
+
+    /// True for a block: its charges count nothing, and an overdraft counts refusals.
+    pub fn is_block(self) -> bool {
+        self.block_duration() > 0
     }
 }

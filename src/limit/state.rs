@@ -5,6 +5,7 @@
 
 use super::{
     Algorithm, Change, Decision, GcraState, Quota,
+    block::{self, BlockState},
     concurrency::{self, ConcurrencyState},
     fixed_window::{self, FixedWindowState},
     leaky_bucket::{self, LeakyBucketState},
@@ -29,6 +30,8 @@ pub enum AlgorithmState {
     LeakyBucket(LeakyBucketState),
     /// See [`ConcurrencyState`].
     Concurrency(ConcurrencyState),
+    /// See [`BlockState`].
+    Block(BlockState),
 }
 
 impl AlgorithmState {
@@ -41,6 +44,7 @@ impl AlgorithmState {
             Algorithm::TokenBucket => Self::TokenBucket(GcraState::default()),
             Algorithm::LeakyBucket { .. } => Self::LeakyBucket(LeakyBucketState::default()),
             Algorithm::Concurrency => Self::Concurrency(ConcurrencyState::default()),
+            Algorithm::Block { .. } => Self::Block(BlockState::default()),
         }
     }
 
@@ -55,6 +59,7 @@ impl AlgorithmState {
             Self::TokenBucket(state) => token_bucket::decide(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::decide(state, quota, now, cost),
             Self::Concurrency(state) => concurrency::decide(state, quota, now, cost),
+            Self::Block(state) => block::decide(state, quota, now, cost),
         }
     }
 
@@ -68,6 +73,7 @@ impl AlgorithmState {
             Self::TokenBucket(state) => token_bucket::charge(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::charge(state, quota, now, cost),
             Self::Concurrency(state) => concurrency::charge(state, quota, now, cost),
+            Self::Block(state) => block::charge(state, quota, now),
         }
     }
 
@@ -80,6 +86,7 @@ impl AlgorithmState {
             Self::TokenBucket(state) => token_bucket::admit(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::admit(state, quota, now, cost),
             Self::Concurrency(state) => concurrency::admit(state, quota, now, cost),
+            Self::Block(state) => block::decide(state, quota, now, cost),
         }
     }
 
@@ -101,6 +108,7 @@ impl AlgorithmState {
             Self::TokenBucket(state) => token_bucket::refund(state, quota, now, charged_at, cost),
             Self::LeakyBucket(state) => leaky_bucket::refund(state, quota, now, charged_at, cost),
             Self::Concurrency(state) => concurrency::refund(state, quota, now, charged_at, cost),
+            Self::Block(state) => block::charge(state, quota, now),
         }
     }
 
@@ -108,8 +116,11 @@ impl AlgorithmState {
     pub fn adjust(&mut self, quota: &Quota, now: StoreTime, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
-            // The request has ended, so it is not delayed.
-            Change::Overdraw { cost } => Decision { wait: 0, ..self.charge(quota, now, cost) },
+            Change::Overdraw { cost } => match self {
+                Self::Block(state) => block::count_refusals(state, quota, now, cost),
+                // The request has ended, so it is not delayed.
+                _ => Decision { wait: 0, ..self.charge(quota, now, cost) },
+            },
         }
     }
 
@@ -122,6 +133,7 @@ impl AlgorithmState {
             Self::TokenBucket(state) => token_bucket::expires_at(state),
             Self::LeakyBucket(state) => leaky_bucket::expires_at(state),
             Self::Concurrency(state) => concurrency::expires_at(state),
+            Self::Block(state) => block::expires_at(state),
         }
     }
 }

@@ -23,9 +23,44 @@ pub struct StoreDecision {
     pub at: StoreTime,
     /// The store that made it.
     pub source: DecisionSource,
+    /// What the limit's block has done.
+    pub block: BlockEffect,
+}
+
+/// What the block of a limit has done to a request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum BlockEffect {
+    /// Nothing: the limit alone decided.
+    #[default]
+    None,
+    /// The limit refused the request, and a block began with this refusal.
+    Begun {
+        /// The first ms after the block.
+        until: StoreTime,
+    },
+    /// The block refused the request, which the limit has not counted.
+    Refused {
+        /// The first ms after the block.
+        until: StoreTime,
+    },
+}
+
+impl BlockEffect {
+    /// The first ms after the block that is in force; `None` if none is.
+    pub fn until(self) -> Option<StoreTime> {
+        match self {
+            Self::None => None,
+            Self::Begun { until } | Self::Refused { until } => Some(until),
+        }
+    }
 }
 
 impl StoreDecision {
+    /// A decision at `at`, without a block.
+    pub fn new(decision: Decision, at: StoreTime, source: DecisionSource) -> Self {
+        Self { decision, at, source, block: BlockEffect::None }
+    }
+
     /// The `charged_at` for a refund of this charge: the time of the decision or, for a leaky bucket, the
     /// start of the slot.
     pub fn charged_at(&self) -> StoreTime {
@@ -106,6 +141,8 @@ pub enum Admission {
     Admitted,
     /// A limit refuses it.
     Refused,
+    /// The block of a limit refuses it.
+    Blocked,
     /// The route does not admit the client's address.
     Denied,
     /// The throttle refuses it.
@@ -117,7 +154,12 @@ pub enum Admission {
 impl Admission {
     /// True if limits decided, so that the response has rate-limit headers.
     pub fn is_decided(self) -> bool {
-        matches!(self, Self::Admitted | Self::Refused)
+        matches!(self, Self::Admitted) || self.is_refused()
+    }
+
+    /// True if a limit or its block refuses.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Refused | Self::Blocked)
     }
 
     /// The value in the access log, `explain` and `replay`.
@@ -127,6 +169,7 @@ impl Admission {
             Self::Unlimited => "none",
             Self::Admitted => "admitted",
             Self::Refused => "refused",
+            Self::Blocked => "blocked",
             Self::Denied => "denied",
             Self::Throttled => "throttled",
             Self::Unknown => "unknown",

@@ -67,6 +67,8 @@ pub struct LimitCounters {
     pub refused: Counter,
     /// Charges that would have been refused if the limit were enforced.
     pub would_refuse: Counter,
+    /// Charges that a block refused, or would have refused; also counted as refused.
+    pub blocked: Counter,
     /// Charges decided by the failure policy, because the store did not reply.
     pub unknown: Counter,
     /// Requests that this limit delayed longer than any other limit.

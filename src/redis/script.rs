@@ -178,6 +178,7 @@ fn option(algorithm: Algorithm) -> u32 {
     match algorithm {
         Algorithm::SlidingWindow { strict, .. } => strict.into(),
         Algorithm::LeakyBucket { max_wait } => max_wait,
+        Algorithm::Block { duration } => duration,
         Algorithm::SlidingLog
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
@@ -204,7 +205,7 @@ pub(super) fn parse_verdict<'a>(
     let mut verdict = Verdict::empty();
     for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
         let decision = parse_decision(limit, fields)?;
-        verdict.push(StoreDecision { decision, at, source: DecisionSource::Store }, limit.enforce);
+        verdict.push(StoreDecision::new(decision, at, DecisionSource::Store), limit.enforce);
     }
     Some(verdict)
 }

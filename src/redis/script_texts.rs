@@ -13,6 +13,7 @@ macro_rules! with_records {
             include_str!("../../lua/leaky_bucket.lua"),
             include_str!("../../lua/free_slots.lua"),
             include_str!("../../lua/concurrency.lua"),
+            include_str!("../../lua/block.lua"),
             include_str!("../../lua/record.lua"),
             $(include_str!($script)),+,
         )

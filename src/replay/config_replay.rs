@@ -15,13 +15,13 @@ use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, RequestHead, is_origin_form},
     identity::{CredentialSource, KeySecret},
-    limit::{Adjustment, Admission, Change, Charge},
+    limit::{Adjustment, Admission, BlockEffect, Change, Charge},
     plan::{
         self, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes,
         RequestSource, RequestView, RoutePlan, SubjectDetails,
     },
     snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
-    store::memory::MemoryStore,
+    store::{charge_in_memory, memory::MemoryStore},
 };
 
 /// The minimum number of requests between two removals of expired counters, which are also at least one virtual
@@ -127,6 +127,8 @@ pub enum RequestOutcome {
         route: usize,
         /// The limits; at least one.
         limits: SmallVec<[u32; 4]>,
+        /// `Refused`, or `Blocked` if the block of a limit refused it.
+        admission: Admission,
     },
 }
 
@@ -378,7 +380,8 @@ impl ConfigReplay {
         let route = &self.snapshot.routes[index];
         let charges: SmallVec<[Charge<'_>; 4]> =
             requests.iter().filter_map(|request| plan::charge_for(route, request)).collect();
-        let verdict = self.memory.charge(&charges, at.time);
+        let verdict = charge_in_memory(&self.memory, &charges, at.time);
+        let mut admission = Admission::Refused;
         let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Adjustment<'_>; 2]>::new());
         for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
             let Some(decided) = outcome.decided() else { continue };
@@ -394,6 +397,9 @@ impl ConfigReplay {
             }
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
+                if let BlockEffect::Refused { .. } = decided.block {
+                    admission = Admission::Blocked;
+                }
             }
             let policy = &route.limits[usize::from(request.limit_index)];
             if decision.admitted && is_refunded(policy, status) {
@@ -411,7 +417,7 @@ impl ConfigReplay {
         } else {
             self.routes[index].add_refused(at);
             self.refused += 1;
-            RequestOutcome::Refused { route: index, limits: refusing }
+            RequestOutcome::Refused { route: index, limits: refusing, admission }
         }
     }
 
@@ -430,5 +436,5 @@ impl ConfigReplay {
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
     // A log does not show which requests were in flight together, so each counts as ended before the next.
     let is_released = policy.limit.algorithm().holds_permit();
-    is_released || policy.refund.contains(&status)
+    is_released || policy.refunds.include(status)
 }

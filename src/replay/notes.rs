@@ -105,7 +105,7 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
         (!names.is_empty()).then(|| names.join(", "))
     };
     let costs = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
-    let refunds = named(|policy| !policy.refund.is_empty());
+    let refunds = named(|policy| !policy.refunds.are_none());
     let tiers = named(|policy| {
         let is_missing = |part: &KeyPart| {
             matches!(

@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{describe_refusal, push_challenges, refused_limits, refused_retry_after},
+    problem::{RefusedBy, describe_refusal, push_challenges, refused_limits, refused_retry_after},
 };
 use crate::{
     error::GatewayError,
@@ -105,7 +105,9 @@ pub fn grpc_refusal<'a>(
     let message = match error {
         GatewayError::LimitExceeded => {
             let mut text = String::new();
-            describe_refusal(&refused_limits(limits), retry_after, |piece| text.push_str(piece));
+            let refused_by = RefusedBy::of(limits.clone());
+            let names = refused_limits(limits);
+            describe_refusal(&names, refused_by, retry_after, |piece| text.push_str(piece));
             text
         }
         _ => error.detail(),

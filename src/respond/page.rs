@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{allow, push_challenges, refused_retry_after},
+    problem::{RefusedBy, allow, push_challenges, refused_retry_after},
 };
 use crate::{error::GatewayError, http1::Fields, snapshot::escape_markup};
 
@@ -22,11 +22,11 @@ const DAY: u64 = 24 * HOUR;
 /// The page for a refused or failed request. `limits` are the limits of the request.
 pub(super) fn page<'a>(
     error: &GatewayError,
-    limits: impl Iterator<Item = LimitReport<'a>>,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
     request_id: &str,
 ) -> LocalReply {
     let (mut fields, status) = (Fields::new(), error.status());
-    let retry_after = refused_retry_after(error, limits);
+    let retry_after = refused_retry_after(error, limits.clone());
     let title = match error {
         GatewayError::Throttled(_) => "Too many visitors",
         _ => status.canonical_reason().unwrap_or("Error"),
@@ -40,6 +40,9 @@ pub(super) fn page<'a>(
     match error {
         GatewayError::LimitExceeded => {
             html.push_str("You have sent more requests than this service allows.");
+            if let RefusedBy::Block = RefusedBy::of(limits) {
+                html.push_str(" Because this happened too often, you are blocked for some time.");
+            }
             if retry_after.is_none() {
                 html.push_str(" This one is larger than the limit: trying again will not help.");
             }

@@ -16,6 +16,7 @@ const PROBLEM: &str = "application/problem+json";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const BLOCKED: &str = "urn:tidegate:problem:blocked";
 const UPSTREAMS_DOWN: &str = "urn:tidegate:problem:upstreams-down";
 const OVERLOADED: &str = "urn:tidegate:problem:overloaded";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
@@ -34,7 +35,12 @@ pub fn problem<'a>(
     let mut json = Json(Vec::with_capacity(CAPACITY));
     match error {
         GatewayError::LimitExceeded => {
-            json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
+            match RefusedBy::of(limits.clone()) {
+                RefusedBy::Quota => {
+                    json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
+                }
+                RefusedBy::Block => json.begin(BLOCKED, "Blocked", status.as_u16()),
+            }
             json.refusal(limits, retry_after);
         }
         GatewayError::TooManyFailures(blocked) => {
@@ -134,9 +140,36 @@ pub(super) fn refused_limits<'a>(
     names
 }
 
+/// What refused a request.
+#[derive(Clone, Copy)]
+pub(super) enum RefusedBy {
+    /// The quotas of limits.
+    Quota,
+    /// The block of a limit, which is in force also after this request.
+    Block,
+}
+
+impl RefusedBy {
+    /// What refused the request with these limits.
+    pub(super) fn of<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Self {
+        let mut refusals = limits.filter_map(LimitReport::refusal);
+        let is_blocked = refusals.any(|refusal| refusal.decided.block.until().is_some());
+        if is_blocked { Self::Block } else { Self::Quota }
+    }
+
+    /// What it did, after the names of the limits.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Quota => " exceeded",
+            Self::Block => " exceeded too often; this caller is blocked",
+        }
+    }
+}
+
 /// Describes the limits that refused: passes the text to `push` in pieces.
 pub(super) fn describe_refusal(
     names: &[&str],
+    refused_by: RefusedBy,
     retry_after: Option<u64>,
     mut push: impl FnMut(&str),
 ) {
@@ -144,13 +177,14 @@ pub(super) fn describe_refusal(
         push(if index == 0 { "" } else { ", " });
         push(name);
     }
+    push(refused_by.verb());
     match retry_after {
         Some(seconds) => {
-            push(" exceeded; retry in ");
+            push("; retry in ");
             push(itoa::Buffer::new().format(seconds));
             push(" s");
         }
-        None => push(" exceeded; the request costs more than the quota; retrying will not help"),
+        None => push("; the request costs more than the quota; retrying will not help"),
     }
 }
 
@@ -186,10 +220,11 @@ impl Json {
         limits: impl Iterator<Item = LimitReport<'a>> + Clone,
         retry_after: Option<u64>,
     ) {
+        let refused_by = RefusedBy::of(limits.clone());
         let names = refused_limits(limits);
         // A limit's name has no characters that JSON escapes.
         self.raw(",\"detail\":\"");
-        describe_refusal(&names, retry_after, |piece| self.raw(piece));
+        describe_refusal(&names, refused_by, retry_after, |piece| self.raw(piece));
         self.raw("\",\"violated-policies\":[");
         for (index, name) in names.iter().enumerate() {
             self.raw(if index == 0 { "\"" } else { ",\"" });

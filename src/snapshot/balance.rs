@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::balance::Policy;
-use crate::config::{self, Config, RetryCondition};
+use crate::config::{self, Config, RetryCondition, StatusRange};
 use crate::identity::{KeyPart, KeyPlan};
 use crate::route::Rule;
 use crate::upstream::adaptive_concurrency::ConcurrencyBounds;
@@ -145,7 +145,7 @@ pub(super) fn check(
         host: check.host.as_deref().map(Into::into),
         interval: check.interval.0,
         timeout: check.timeout.0,
-        statuses: check.status.iter().map(|range| range.first..=range.last).collect(),
+        statuses: StatusRange::set(&check.status),
     })
 }
 
@@ -190,14 +190,14 @@ pub(super) fn bounds(section: &Section<'_>, upstream: &config::UpstreamConfig) -
 
 /// Compiles the failures after which a request is retried.
 pub(super) fn retry_on(upstream: &config::UpstreamConfig) -> RetryConditions {
-    let mut conditions = RetryConditions::default();
+    let (mut conditions, mut statuses) = (RetryConditions::default(), Vec::new());
     for condition in &upstream.retry_on {
         match condition {
             RetryCondition::Connect => conditions.connect = true,
             RetryCondition::Reset => conditions.reset = true,
             RetryCondition::Timeout => conditions.timeout = true,
-            RetryCondition::Status(status) => conditions.statuses.push(*status),
+            RetryCondition::Status(range) => statuses.push(*range),
         }
     }
-    conditions
+    RetryConditions { statuses: StatusRange::set(&statuses), ..conditions }
 }

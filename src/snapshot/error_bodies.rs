@@ -17,6 +17,8 @@ const ROUTE_ERRORS: [u16; 11] = [400, 401, 403, 408, 413, 429, 500, 501, 502, 50
 #[derive(Debug)]
 pub struct ErrorBodies {
     exact: Box<[(u16, ErrorBody)]>,
+    /// Disjoint.
+    ranges: Box<[(config::StatusRange, ErrorBody)]>,
     /// Bodies for all other 4xx and 5xx statuses.
     classes: [Option<ErrorBody>; 2],
 }
@@ -117,6 +119,8 @@ pub fn escape_markup(text: &str) -> String {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Statuses {
     Exact(u16),
+    /// More than one status.
+    Range(config::StatusRange),
     /// 4xx or 5xx: 0 or 1.
     Class(usize),
 }
@@ -130,18 +134,22 @@ impl Statuses {
                 let status = key.parse().ok().filter(|status| (400..600).contains(status));
                 status.map(Self::Exact)
             }
-            _ => None,
+            _ => config::StatusRange::from_text(key)
+                .filter(|range| 400 <= range.first && range.first < range.last)
+                .map(Self::Range),
         }
     }
 }
 
 impl ErrorBodies {
-    /// The body for `status`, or else for its class.
+    /// The body for `status`, or else for the range that has it, or else for its class.
     pub fn get(&self, status: StatusCode) -> Option<&ErrorBody> {
         let status = status.as_u16();
         let exact = self.exact.iter().find(|(of, _)| *of == status).map(|(_, body)| body);
+        let in_range = |(of, _): &&(config::StatusRange, _)| of.contains(status);
+        let of_range = || self.ranges.iter().find(in_range).map(|(_, body)| body);
         let class = usize::from(status / 100).checked_sub(4);
-        exact.or_else(|| self.classes.get(class?)?.as_ref())
+        exact.or_else(of_range).or_else(|| self.classes.get(class?)?.as_ref())
     }
 }
 
@@ -150,12 +158,12 @@ pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Opt
     if route.error_bodies.is_empty() {
         return None;
     }
-    let (mut exact, mut classes) = (Vec::new(), [None, None]);
+    let (mut exact, mut ranges, mut classes) = (Vec::new(), Vec::new(), [None, None]);
     for (key, configured) in &route.error_bodies {
         let section = section.at("error_bodies").entry(key);
         let statuses = Statuses::parse(key);
         if statuses.is_none() {
-            let expected = "a status from 400 to 599, 4xx or 5xx";
+            let expected = "a status from 400 to 599, a range such as 500-599, 4xx or 5xx";
             section.fault_at_key(format!("`{key}`"), expected);
         }
         let body = body(&section, configured);
@@ -164,11 +172,21 @@ pub(super) fn compile(section: &Section<'_>, route: &config::RouteConfig) -> Opt
                 note_unused(&section, status);
                 exact.push((status, body));
             }
+            (Some(Statuses::Range(range)), Some(body)) => {
+                let other = ranges.iter().find(|(other, _): &&(config::StatusRange, _)| {
+                    other.first <= range.last && range.first <= other.last
+                });
+                if let Some((other, _)) = other {
+                    let what = format!("`{key}`, which overlaps `{other}`");
+                    section.fault_at_key(what, "ranges without a common status");
+                }
+                ranges.push((range, body));
+            }
             (Some(Statuses::Class(class)), body) => classes[class] = body,
             _ => {}
         }
     }
-    Some(ErrorBodies { exact: exact.into(), classes })
+    Some(ErrorBodies { exact: exact.into(), ranges: ranges.into(), classes })
 }
 
 /// Notes a status that the gateway never sends for a route.
@@ -232,11 +250,16 @@ mod tests {
     fn an_exact_status_wins_over_its_class() {
         let bodies = ErrorBodies {
             exact: [(503, body("exact"))].into(),
+            ranges: [(config::StatusRange { first: 502, last: 504 }, body("range"))].into(),
             classes: [None, Some(body("class"))],
         };
-        for (status, expected) in
-            [(503, Some("exact")), (500, Some("class")), (599, Some("class")), (404, None)]
-        {
+        for (status, expected) in [
+            (503, Some("exact")),
+            (504, Some("range")),
+            (500, Some("class")),
+            (599, Some("class")),
+            (404, None),
+        ] {
             let found = bodies.get(StatusCode::from_u16(status).unwrap());
             assert_eq!(found, expected.map(body).as_ref(), "{status}");
         }

@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use smallvec::SmallVec;
-
 use super::algorithm;
 use super::parts::header;
 use super::plans::{self, NamedQuotas};
-use super::policy::{Cost, LimitPolicy};
+use super::policy::{Cost, LimitPolicy, Refunds};
 use super::quota::{QUOTA_KEYS, QuotaShape, alternative_quota, quota};
 use super::reserve;
 use super::section::Section;
 use super::settled_cost;
 use super::tiers;
-use crate::config::{self, Config};
+use crate::config::{self, Config, StatusRange};
 use crate::identity::{CredentialSource, KeyPart, KeyPlan};
 use crate::limit::{Limit, LimitIdentity, Quota};
 
@@ -48,6 +46,7 @@ pub(super) fn compile(
             index,
             ..Limit::new(identity, quota)
         };
+        let base = with_block(&section, limit, base);
         let plans = NamedQuotas { limit: name, config };
         policy(&section, limit, &base, &key, &plans, sources)
     });
@@ -64,16 +63,16 @@ fn policy(
     sources: &[CredentialSource],
 ) -> Arc<LimitPolicy> {
     let cost = cost(section, configured, &base.quota);
-    let refund: SmallVec<[u16; 4]> = configured.refund.iter().map(|status| status.0).collect();
+    let refunds = refunds(section, configured);
     let default_cost = if let Cost::Fixed(cost) = cost { cost } else { 1 };
     let compile_with = |base: Limit, candidate| {
         let limit = Limit { cost: default_cost, ..base };
         let tiers = tiers::compile(section, configured, &limit, sources);
         let plans = plans::compile(section, configured, &limit, plans);
-        let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
+        let (key, cost) = (key.clone(), cost.clone());
         let limit = Arc::new(limit);
         let shape = QuotaShape::of(configured);
-        Arc::new(LimitPolicy { limit, key, cost, tiers, plans, shape, refund, candidate })
+        Arc::new(LimitPolicy { limit, key, cost, tiers, plans, shape, refunds, candidate })
     };
     let candidate_limit = configured.candidate.map(|candidate| {
         let at = section.at("candidate").at("quota");
@@ -81,10 +80,35 @@ fn policy(
         // `~` is not valid in configured names.
         let name = format!("{}~candidate", base.name());
         let identity = LimitIdentity::new(name, base.identity.fingerprint());
-        Limit { identity, quota, enforce: false, ..base.clone() }
+        let limit = Limit { identity, quota, enforce: false, block: None, ..base.clone() };
+        with_block(section, configured, limit)
     });
     let candidate = candidate_limit.map(|limit| compile_with(limit, None));
     compile_with(base.clone(), candidate)
+}
+
+/// Adds the block that `limit` configures to `base`.
+fn with_block(section: &Section<'_>, limit: &config::LimitConfig, base: Limit) -> Limit {
+    let Some(block) = limit.block else { return base };
+    if limit.reserve != config::Reserve::Off && section.can_read(&["reserve"]) {
+        let what = "`block` with `reserve`, whose units are spent without asking whether a block is in force";
+        section.at("block").fault_at_key(what, "one of them");
+    }
+    let duration = u32::try_from(block.r#for.millis()).unwrap_or(u32::MAX);
+    base.with_block(block.after.into(), block.within.millis(), duration)
+}
+
+/// Compiles `refund` or `charge_on`.
+fn refunds(section: &Section<'_>, limit: &config::LimitConfig) -> Refunds {
+    let Some(charged) = &limit.charge_on else {
+        return Refunds::On(StatusRange::set(&limit.refund));
+    };
+    let at = section.at("charge_on");
+    at.ensure(!charged.is_empty(), "no status, so that nothing would be charged", "at least one");
+    if !limit.refund.is_empty() {
+        at.fault_at_key("both `refund` and `charge_on`", "one of them: each implies the other");
+    }
+    Refunds::Except(StatusRange::set(charged))
 }
 
 /// Reports keys that do not apply to the limit's algorithm.
@@ -120,6 +144,9 @@ fn check_concurrency(section: &Section<'_>, limit: &config::LimitConfig) {
     let at = section.at("refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
     at.ensure(limit.refund.is_empty(), what, "no `refund`");
+    let at = section.at("charge_on");
+    let what = "`charge_on` with `concurrency`, which releases every permit anyway";
+    at.ensure(limit.charge_on.is_none(), what, "no `charge_on`");
     let from_response =
         matches!(limit.cost, config::CostConfig::Response(_) | config::CostConfig::Settled(_));
     let what = "a cost from the response, though permits are acquired before it";

@@ -15,6 +15,7 @@ use crate::{
     http1::Fields,
     identity::{AmbiguousValue, Consumer, KeyPart, KeyPlan, KeySecret, Subject, trim},
     limit::{Key, Limit},
+    status::StatusSet,
     usage::RequestMembers,
 };
 
@@ -33,10 +34,34 @@ pub struct LimitPolicy {
     pub plans: Vec<PlanTier>,
     /// Makes the quotas of overrides, which precede plans.
     pub shape: QuotaShape,
-    /// Response statuses that refund the charge.
-    pub refund: SmallVec<[u16; 4]>,
+    /// The responses that refund the charge.
+    pub refunds: Refunds,
     /// The same limit with another quota, counted separately and never enforced.
     pub candidate: Option<Arc<LimitPolicy>>,
+}
+
+/// The responses that refund the charge of their request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refunds {
+    /// `refund`: a response with one of these statuses.
+    On(StatusSet),
+    /// `charge_on`: a response with any other status.
+    Except(StatusSet),
+}
+
+impl Refunds {
+    /// True if a response with `status` refunds the charge.
+    pub fn include(self, status: u16) -> bool {
+        match self {
+            Self::On(statuses) => statuses.contains(status),
+            Self::Except(charged) => !charged.contains(status),
+        }
+    }
+
+    /// True if no response refunds a charge.
+    pub fn are_none(self) -> bool {
+        matches!(self, Self::On(statuses) if statuses.is_empty())
+    }
 }
 
 /// The cost of a request, in units of the quota.

@@ -117,7 +117,8 @@ fn counted_millis(quota: &Quota) -> Option<u64> {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
-        | Algorithm::Concurrency => None,
+        | Algorithm::Concurrency
+        | Algorithm::Block { .. } => None,
     }
 }
 

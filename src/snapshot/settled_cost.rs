@@ -199,13 +199,11 @@ fn weighted(section: &Section<'_>, weights: &BTreeMap<String, f64>) -> ActualCos
         }
     }
     section.ensure(!weights.is_empty(), "no weight", "at least one path with its factor");
-    match PathSet::new(paths) {
-        Some(paths) => ActualCost::Json(Arc::new(paths), CostFormula { sums: vec![terms] }),
-        None => {
-            section.fault(format!("{} paths", weights.len()), "at most 32");
-            ActualCost::Bytes
-        }
-    }
+    let Some(paths) = PathSet::new(paths) else {
+        section.fault(format!("{} paths", weights.len()), "at most 32");
+        return ActualCost::Bytes;
+    };
+    ActualCost::Json(Arc::new(paths), CostFormula { sums: vec![terms] })
 }
 
 fn of_preset(

@@ -52,7 +52,7 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
     let settings = ThrottleSettings {
         watermarks,
         mode: configured.mode,
-        forget_status: configured.forget_status.iter().map(|status| status.0).collect(),
+        forget_status: config::StatusRange::set(&configured.forget_status),
         sizing,
         geometry,
         max_memory,
@@ -146,6 +146,7 @@ fn max_memory(
 mod tests {
     use crate::config;
     use crate::snapshot::Snapshot;
+    use crate::status::StatusSet;
     use crate::throttle::mode::{ThrottleMode, Watermarks};
 
     const ROUTES: &str = "\
@@ -169,8 +170,8 @@ routes:
         let settings = compile("max_active: 100").unwrap().throttle.unwrap();
         assert_eq!(settings.watermarks, Watermarks { max_active: 100, resume_below: 90 });
         assert_eq!(
-            (settings.mode, &settings.forget_status[..]),
-            (ThrottleMode::Auto, &[401, 403][..])
+            (settings.mode, settings.forget_status),
+            (ThrottleMode::Auto, StatusSet::of([401..=401, 403..=403]))
         );
         assert_eq!(
             (settings.geometry.complete_generations, settings.geometry.generation_length),

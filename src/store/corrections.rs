@@ -21,10 +21,17 @@ mod shard_queues;
 
 pub(super) use self::shard_queues::CorrectionReason;
 use self::shard_queues::{PendingCorrection, ShardQueues};
-use super::{deny_cache::DenyCache, record_id::record_id, stats::WorkerCounts};
+use super::{
+    blocks::BlockTracker,
+    deny_cache::{DenyCache, ReplyTiming},
+    record_id::record_id,
+    stats::WorkerCounts,
+};
 use crate::{
-    clock::Clock,
-    limit::{Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, UnitDemand},
+    clock::{Clock, MonotonicTime},
+    limit::{
+        Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, UnitDemand, Verdict,
+    },
     redis::{LATE_REPLY_TIMEOUT, LateReply, RedisClient, RedisFailure, ShardId},
 };
 
@@ -54,16 +61,18 @@ pub(super) struct QueueStats {
 pub(super) struct CorrectionQueue {
     shards: Mutex<ShardQueues<ShardId>>,
     deny_cache: Arc<DenyCache>,
+    blocks: Arc<BlockTracker>,
     clock: Clock,
     dropped: AtomicU64,
     lost_units: AtomicU64,
 }
 
 impl CorrectionQueue {
-    pub(super) fn new(deny_cache: Arc<DenyCache>, clock: Clock) -> Self {
+    pub(super) fn new(deny_cache: Arc<DenyCache>, blocks: Arc<BlockTracker>, clock: Clock) -> Self {
         Self {
             shards: Mutex::default(),
             deny_cache,
+            blocks,
             clock,
             dropped: AtomicU64::new(0),
             lost_units: AtomicU64::new(0),
@@ -111,6 +120,19 @@ impl CorrectionQueue {
         self.shards.lock().take_batch(self.clock.monotonic())
     }
 
+    /// Records the blocks in the reply to a batch that was sent at `sent`.
+    fn record_refusals(&self, batch: &[PendingCorrection], verdict: &Verdict, sent: MonotonicTime) {
+        let received = self.clock.monotonic();
+        for (pending, outcome) in batch.iter().zip(&verdict.outcomes) {
+            if let (true, Some(counted)) = (pending.limit.algorithm().is_block(), outcome.decided())
+            {
+                let block = Charge { limit: &pending.limit, key: pending.key, cost: 1 };
+                let timing = ReplyTiming { sent, received, decided_at: counted.at };
+                self.blocks.record_reply(&block, counted, pending.change.cost(), timing);
+            }
+        }
+    }
+
     /// Ends a batch with this outcome.
     fn finish(
         &self,
@@ -121,7 +143,8 @@ impl CorrectionQueue {
         if !matches!(outcome, Err(RedisFailure::Unsent)) {
             // The corrected charges may be the reason for cached denials.
             let monotonic = self.clock.monotonic();
-            for pending in &batch {
+            // Refusals make no block shorter.
+            for pending in batch.iter().filter(|pending| !pending.limit.algorithm().is_block()) {
                 self.deny_cache.invalidate(pending.record(), monotonic);
             }
         }
@@ -285,8 +308,12 @@ impl SenderTask {
                     change: *change,
                 })
                 .collect();
+            let sent = self.sender.queue.clock.monotonic();
             let outcome = self.sender.client.adjust_awaiting_late_reply(*shard, &adjustments).await;
             drop(adjustments);
+            if let Ok(verdict) = &outcome {
+                self.sender.queue.record_refusals(batch, verdict, sent);
+            }
             if let Err(failure) = &outcome
                 && *failure != RedisFailure::Unsent
             {

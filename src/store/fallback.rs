@@ -13,7 +13,7 @@ use crate::{
 fn denied_outcome(charge: &Charge<'_>, store: &CounterStore) -> Option<Outcome> {
     let denial = store.deny_cache.get_stale(charge, store.clock.monotonic())?;
     let (decision, at) = (denial.decision, denial.now);
-    Some(Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store }))
+    Some(Outcome::Decided(StoreDecision::new(decision, at, DecisionSource::Store)))
 }
 
 /// The refusal of a request with a cached denial whose retry time has not come. Redis would presumably still

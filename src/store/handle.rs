@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    CounterStore, StoreError,
+    CounterStore, StoreError, blocks,
     corrections::{Correction, CorrectionReason, CorrectionSender},
     fallback,
     local_admission::{LocalAdmission, QueueOutcome, can_lease},
@@ -65,6 +65,19 @@ impl StoreHandle {
     ///
     /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's failure policy is `closed`.
     pub async fn charge(
+        &self,
+        charges: &[Charge<'_>],
+        now: StoreTime,
+    ) -> Result<Verdict, StoreError> {
+        if blocks::has_block(charges) {
+            // Boxed, so that requests without a block do not hold its state.
+            return Box::pin(self.charge_with_blocks(charges, now)).await;
+        }
+        self.charge_each(charges, now).await
+    }
+
+    /// Like [`Self::charge`], without the blocks of the limits.
+    pub(super) async fn charge_each(
         &self,
         charges: &[Charge<'_>],
         now: StoreTime,
@@ -268,7 +281,7 @@ impl StoreHandle {
 
     /// Adjusts a charge in this process, where it was made. With Redis, only limits with the failure policy
     /// `local` have charges here.
-    fn adjust_in_memory(
+    pub(super) fn adjust_in_memory(
         &self,
         adjustment: &Adjustment<'_>,
         source: DecisionSource,
@@ -282,7 +295,19 @@ impl StoreHandle {
             gateways = self.store.presence.gateways();
         }
         let decision = self.store.memory.adjust(adjustment, now, gateways);
-        Outcome::Decided(StoreDecision { decision, at: now, source })
+        Outcome::Decided(StoreDecision::new(decision, now, source))
+    }
+
+    /// True if a decision of this source was made by Redis.
+    pub(super) fn is_in_redis(&self, source: DecisionSource) -> bool {
+        self.redis.is_some() && source == DecisionSource::Store
+    }
+
+    /// Makes one adjustment in Redis, as [`Self::adjust`], but keeps the cached denials of its record.
+    pub(super) async fn adjust_now(&self, adjustment: &Adjustment<'_>) -> Outcome {
+        let Some(path) = &self.redis else { return Outcome::Unknown };
+        let adjusted = Box::pin(self.fan_out(path).adjust(&[*adjustment])).await;
+        adjusted.first().copied().unwrap_or(Outcome::Unknown)
     }
 
     async fn adjust_in_redis(
@@ -315,6 +340,19 @@ impl StoreHandle {
     ///
     /// [`StoreError::Unavailable`], as [`Self::charge`].
     pub async fn peek(
+        &self,
+        charges: &[Charge<'_>],
+        now: StoreTime,
+    ) -> Result<Verdict, StoreError> {
+        if blocks::has_block(charges) {
+            let verdict = Box::pin(self.peek_each(&blocks::expand(charges), now)).await?;
+            return Ok(blocks::fold_peek(charges, &verdict));
+        }
+        self.peek_each(charges, now).await
+    }
+
+    /// Like [`Self::peek`], without the blocks of the limits.
+    async fn peek_each(
         &self,
         charges: &[Charge<'_>],
         now: StoreTime,

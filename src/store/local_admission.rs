@@ -34,7 +34,7 @@ pub(super) type QuotaLeases = LeaseRegistry<QueuedRequest>;
 
 /// A decision made on behalf of Redis, at the store's time `at`.
 fn store_decision(decision: Decision, at: StoreTime) -> StoreDecision {
-    StoreDecision { decision, at, source: DecisionSource::Store }
+    StoreDecision::new(decision, at, DecisionSource::Store)
 }
 
 /// The outcome of waiting in the queue for units.
@@ -155,7 +155,7 @@ impl LocalAdmission {
         sent: MonotonicTime,
     ) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
-            let Some(StoreDecision { decision, at: now, source: DecisionSource::Store }) =
+            let Some(StoreDecision { decision, at: now, source: DecisionSource::Store, .. }) =
                 outcome.decided()
             else {
                 continue;

@@ -43,6 +43,7 @@ impl Maintenance {
                 let monotonic = self.store.clock.monotonic();
                 self.store.leases.sweep(monotonic, |key| self.is_live(key), &mut unspent);
                 self.return_units(&mut unspent);
+                self.send_refusals();
             }
             self.corrections.resume();
         }
@@ -57,6 +58,7 @@ impl Maintenance {
         loop {
             self.store.leases.drain(&mut unspent);
             self.return_units(&mut unspent);
+            self.send_refusals();
             self.corrections.resume();
             if self.store.leases.is_empty() && !self.store.corrections.is_busy() {
                 return;
@@ -70,6 +72,14 @@ impl Maintenance {
 
     fn is_live(&self, key: Key) -> bool {
         self.client.is_live(self.client.shard_of(key))
+    }
+
+    /// Queues the refusals of limits with a block.
+    fn send_refusals(&self) {
+        let refusals = self.store.blocks.take_refusals(self.store.clock.monotonic());
+        if !refusals.is_empty() {
+            self.corrections.push(refusals, CorrectionReason::Request);
+        }
     }
 
     fn return_units(&self, unspent: &mut Vec<UnspentUnits>) {

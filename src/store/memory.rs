@@ -82,7 +82,7 @@ impl MemoryStore {
             let charge = RecordCharge::new(charge, charge.cost, gateways);
             let mut verdict = Verdict::empty();
             let decision = self.lock(self.shard_of(charge.id)).admit(&charge, now);
-            verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
+            verdict.push(StoreDecision::new(decision, now, source), charge.enforce);
             return verdict;
         }
         let mut joint: SmallVec<[JointCharge; 4]> = charges
@@ -94,7 +94,7 @@ impl MemoryStore {
         let mut verdict = Verdict::empty();
         for JointCharge { charge, decision, .. } in joint {
             if let Some(decision) = decision {
-                verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
+                verdict.push(StoreDecision::new(decision, now, source), charge.enforce);
             }
         }
         debug_assert_eq!(verdict.admitted, admitted);
@@ -157,7 +157,7 @@ impl MemoryStore {
         for charge in charges.iter().map(|charge| RecordCharge::new(charge, charge.cost, gateways))
         {
             let decision = self.lock(self.shard_of(charge.id)).decide(&charge, now, charge.cost);
-            verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
+            verdict.push(StoreDecision::new(decision, now, source), charge.enforce);
         }
         verdict
     }
@@ -247,7 +247,8 @@ fn share(quota: Quota, cost: u64, gateways: u32) -> Quota {
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
-        | Algorithm::Concurrency => {
+        | Algorithm::Concurrency
+        | Algorithm::Block { .. } => {
             // At least `cost`: a smaller share would always refuse the request, without a retry time.
             Quota { limit: limit.max(cost).min(quota.limit), ..quota }
         }

@@ -162,7 +162,7 @@ impl AdmissionGate {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let (generation, local) = (filter.generation(), local_token(token));
-        if settings.forget_status.contains(&status) {
+        if settings.forget_status.contains(status) {
             if status == UNAUTHORIZED {
                 let minute = filter.current.geometry().minute(generation);
                 self.throttle.rejected.insert(local, minute);

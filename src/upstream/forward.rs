@@ -304,7 +304,7 @@ impl LoadBalancer {
                         upload.mark_answered();
                     }
                     run.end_attempt(AttemptResult::Status(status));
-                    if !servers.retry_on.statuses.contains(&status) {
+                    if !servers.retry_on.statuses.contains(status) {
                         run.record_success(record, exchanged.observed());
                         return Ok(exchanged.into_response(method, outgoing, in_flight));
                     }

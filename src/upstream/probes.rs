@@ -105,9 +105,8 @@ async fn check_endpoint(
     for round in 0_u64.. {
         let probing = Box::pin(probe(&endpoint, &settings));
         let probed = clock.timeout(settings.timeout, probing).await;
-        let is_expected = |status| settings.statuses.iter().any(|range| range.contains(&status));
         let result = match probed {
-            Ok(Ok(status)) if is_expected(status) => Some(Ok(())),
+            Ok(Ok(status)) if settings.statuses.contains(status) => Some(Ok(())),
             Ok(Ok(status)) => Some(Err(CheckFailure::Status(status))),
             Ok(Err(ProbeError::Failed(failure))) => Some(Err(failure)),
             Ok(Err(ProbeError::Shortage(error))) => {

@@ -1,11 +1,11 @@
 //! [`Servers`]: the targets of an upstream, and the rules for choosing, checking and bounding them.
 
-use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     ServerAddress, Target, adaptive_concurrency::ConcurrencyBounds, target_health::HealthSettings,
 };
-use crate::balance::Policy;
+use crate::{balance::Policy, status::StatusSet};
 
 /// The servers of an upstream.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct RetryConditions {
     /// No head arrived in time.
     pub timeout: bool,
     /// Statuses that count as failures of the target.
-    pub statuses: Vec<u16>,
+    pub statuses: StatusSet,
 }
 
 /// The bounds of each target's load.
@@ -124,5 +124,5 @@ pub struct CheckSettings {
     /// The timeout of one check.
     pub timeout: Duration,
     /// The statuses that pass.
-    pub statuses: Vec<RangeInclusive<u16>>,
+    pub statuses: StatusSet,
 }

@@ -209,9 +209,9 @@ impl JsonScanner {
             (ScanState::AfterValue, b'}' | b']') => {
                 let is_array = self.levels[self.depth - 1].is_array;
                 if is_array == (byte == b']') {
-                    self.close()
+                    self.close();
                 } else {
-                    self.state = ScanState::Broken
+                    self.state = ScanState::Broken;
                 }
             }
             _ => self.state = ScanState::Broken,

@@ -190,8 +190,7 @@ impl PathSet {
 impl JsonPath {
     /// The last name, which a text must have to have the path; `None` if a segment is an element.
     fn needle(&self) -> Option<&str> {
-        let named = self.segments.iter().rev();
-        let name = named.map(|segment| segment).find(|segment| segment.index.is_none());
+        let name = self.segments.iter().rev().find(|segment| segment.index.is_none());
         name.filter(|segment| !segment.is_each()).map(|segment| &*segment.name)
     }
 }

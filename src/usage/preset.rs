@@ -12,7 +12,7 @@ use super::{
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// OpenAI: chat completions, responses and embeddings. A stream of chat completions reports tokens if the request has
+    /// `OpenAI`: chat completions, responses and embeddings. A stream of chat completions reports tokens if the request has
     /// `stream_options: {include_usage: true}`.
     Openai,
     /// Anthropic: messages. In a stream, `message_start` has the input and `message_delta` the output.

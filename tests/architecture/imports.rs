@@ -31,9 +31,12 @@ const LEAVES: [&str; 21] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 79] = [
+const ALLOWED: [(&str, &str, &str); 82] = [
     ("config", "usage", "paths of members and presets of APIs are its types"),
     ("identity", "usage", "a member of a request's body is a part of a key"),
+    ("config", "status", "lists of statuses are compiled to sets"),
+    ("throttle", "status", "responses with some statuses make no token active"),
+    ("upstream", "status", "health checks and retries depend on sets of statuses"),
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
     ("auth", "http1", "it reads credentials from parsed header fields"),
@@ -122,7 +125,7 @@ const ALLOWED: [(&str, &str, &str); 79] = [
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 24] = [
+const MAY_IMPORT: [(&str, &[&str]); 25] = [
     // Several modules bound what a client address uses, and count it here.
     ("client_usage", &[]),
     ("handover", &[]),
@@ -134,6 +137,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     ("mix", &[]),
     ("secret", &[]),
     ("sensitive", &[]),
+    ("status", &[]),
     ("metrics", &["counter"]),
     // `clock`: losses are reported at most once a minute. `escape`: text of requests must not control a terminal.
     ("telemetry", &["clock", "escape"]),
@@ -147,6 +151,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     (
         "snapshot",
         &[
+            "status",
             "auth",
             "balance",
             // An override ends at a time.
@@ -266,6 +271,7 @@ const MAY_IMPORT: [(&str, &[&str]); 24] = [
     (
         "admin",
         &[
+            "status",
             // It makes keys of consumers, and checks records.
             "auth",
             "balance",

@@ -12,6 +12,8 @@ mod access;
 mod agreement;
 /// API keys, certificates, consumers and plans.
 mod auth;
+/// Blocks of callers, and limits that charge only some responses.
+mod blocks;
 /// Costs that are known when a response ends.
 mod budgets;
 /// Places at a target that clients hold at their own pace.

@@ -184,6 +184,10 @@ fn responses_are_valid() {
     exchange("GET", "/api/limits/{name}", "-unknown", "", 404);
     exchange("DELETE", limit, "?key=a", "", 204);
     exchange("DELETE", limit, "?hash=1", "", 400);
+    exchange("GET", "/api/blocks", "?count=5", "", 200);
+    exchange("GET", "/api/blocks", "?count=x", "", 400);
+    exchange("DELETE", "/api/blocks/{name}", "?key=a", "", 409);
+    exchange("DELETE", "/api/blocks/{name}", "", "", 400);
     let both = format!("?hash={}&key=a", "0".repeat(32));
     for method in ["GET", "DELETE"] {
         exchange(method, limit, &both, "", 400);

@@ -18,9 +18,12 @@ const LIMITS: &str = "limits:
   watching: {quota: 1, window: 10s, key: [client_ip], enforce: false}
   tiered: {quota: 3, window: 10s, key: [client_ip], tiers: [
     {match: {part: client_ip, values: [192.0.2.1, 127.0.0.0/8]}, quota: 8}]}
+  changes: {quota: 5, window: 10s, key: [client_ip], charge_on: [200-299, 500]}
+  blocks: {quota: 1, window: 4s, key: [client_ip], block: {after: 2, within: 9s, for: 7s}}
 ";
 
-const NAMES: [&str; 7] = ["window", "strict", "log", "fixed", "bucket", "watching", "tiered"];
+const NAMES: [&str; 9] =
+    ["window", "strict", "log", "fixed", "bucket", "watching", "tiered", "changes", "blocks"];
 
 #[test]
 fn every_rule_decides_alike_live_and_in_replay() {
@@ -50,8 +53,8 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
     let mut client = Client::connect(gateway.address());
     let mut refused = 0;
     for turn in 0..2_100_u64 {
-        clock.set(START + turn * 71);
-        let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 4 + 1);
+        clock.set(START + turn * 55);
+        let (name, who) = (NAMES[turn as usize % 9], turn / 9 % 4 + 1);
         let what = if turn % 4 == 0 { "same" } else { "other" };
         // The fourth caller has an invalid forwarded address: the key is the proxy's, without a tier.
         let from = if who < 4 { format!("192.0.2.{who}") } else { "\u{fe}".to_owned() };
@@ -61,6 +64,7 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
     let logged = read_lines(log.as_ref(), 2_100);
     drop(gateway);
     assert!((100..2_000).contains(&refused), "{refused}");
+    assert!(logged.contains("\"limit\":\"blocked\""), "no request was blocked");
 
     let replayed = run(&["replay", "--config", &config, "--decisions", &log]);
     assert_eq!(replayed.lines().count(), 2_100);

@@ -66,7 +66,7 @@ impl Scraped {
               app: {targets: ['{target}', 'http://127.0.0.1:1'], balance: round_robin}
               shadow: {targets: ['{target}']}
             limits:
-              few: {quota: 3, window: 1h, key: [token]}
+              few: {quota: 3, window: 1h, key: [token], block: {after: 1, within: 1m, for: 1h}}
               trial: {quota: 1, window: 1h, key: [token], enforce: false}
               slow: {algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}
               egress: {quota: 1000, window: 1h, key: [], cost: {actual: bytes}}
@@ -105,7 +105,7 @@ impl Scraped {
             let response = client.get(path, "Authorization: a\r\n");
             assert_eq!(response.status, status, "{path}: {}", response.text());
         };
-        for status in [200, 200, 200, 429] {
+        for status in [200, 200, 200, 429, 429] {
             expect("/", status);
         }
         for _ in 0..4 {

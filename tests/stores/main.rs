@@ -10,6 +10,8 @@ mod unit_lease;
 
 /// Adjustments in the background, and late replies to charges.
 mod adjustments;
+/// Blocks of callers, in memory and in Redis.
+mod blocks;
 /// The promises of every algorithm, in memory and in Redis.
 mod conformance;
 /// Script loading on a new connection, and replacement of a dead one.

@@ -1,6 +1,5 @@
 use std::{sync::Arc, time::Duration};
 
-use smallvec::smallvec;
 use testkit::{options::redis_options, redis_server::RedisServer, wait::eventually_async};
 use tidegate::{
     clock::Clock,
@@ -33,7 +32,7 @@ impl RunningThrottle {
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: ThrottleMode::Auto,
-            forget_status: smallvec![401],
+            forget_status: tidegate::status::StatusSet::of([401..=401]),
             sizing,
             geometry,
             max_memory: geometry.grown(max_growth).bytes(),

@@ -221,6 +221,7 @@ function update(state) {
   latency.draw(samples.map((sample) => sample.latency));
   showLimits(state, perSecond);
   showOverrides(state);
+  showBlocks();
   showThrottle(state.throttle);
   showUpstreams(state);
   showStore(state.store, perSecond);
@@ -346,6 +347,46 @@ function listOverrides({ overrides, total }) {
     { text: "Lift", click: (button) => lift(own.id, button) },
   ]));
   text($("overrides-omitted"), total > overrides.length ? `${count(total - overrides.length)} more: /api/overrides` : "");
+}
+
+// When the blocks are asked for again, in ms.
+let blocksDue = 0;
+
+async function showBlocks() {
+  if (Date.now() < blocksDue) return;
+  blocksDue = Date.now() + 3000;
+  try {
+    const response = await fetch("/api/blocks?count=200", { headers: headers() });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    listBlocks(await response.json());
+  } catch (error) {
+    console.warn(error);
+  }
+}
+
+function listBlocks({ blocks, total }) {
+  fill($("blocks"), blocks.map((own) => [
+    own.limit,
+    own.hash,
+    new Date(own.until_ms).toLocaleString(),
+    own.enforce ? { kind: "warn", text: "blocked" } : { kind: "good", text: "only reported" },
+    { text: "Lift", click: (button) => liftBlock(own, button) },
+  ]));
+  text($("blocks-omitted"), total > blocks.length ? `${count(total - blocks.length)} more: /api/blocks` : "");
+}
+
+async function liftBlock({ limit, hash }, button) {
+  button.disabled = true;
+  try {
+    const response = await fetch(`/api/blocks/${encodeURIComponent(limit)}?hash=${hash}`, { method: "DELETE", headers: headers() });
+    text($("block-error"), response.ok ? "" : (await response.json()).detail);
+    blocksDue = 0;
+    await showBlocks();
+  } catch {
+    text($("block-error"), "The gateway does not answer.");
+  } finally {
+    button.disabled = false;
+  }
 }
 
 // Sends a change of the overrides, and shows the error if it was refused.

@@ -1,16 +1,17 @@
 //! How one request is decided by one limit, with empty counters.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::identity::{KeySecret, KeyValues, Subject};
-use crate::limit::{Charge, Key, Outcome};
+use crate::limit::{Charge, Key, Limit, Outcome};
 use crate::plan;
 use crate::respond::LimitReport;
-use crate::snapshot::{PlannedCharge, QuotaChoice, Route};
+use crate::snapshot::{PlannedCharge, QuotaChoice, Refunds, Route};
 use crate::store::memory::MemoryStore;
 
 /// The decision of one limit.
@@ -32,6 +33,12 @@ pub(super) struct LimitExplanation {
     key: Vec<KeyPartValue>,
     /// The client's address, if it is counted because all parts that identify a caller are empty.
     fallback: Option<String>,
+    /// The statuses whose requests are charged, if `charge_on` lists them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    charge_on: Option<String>,
+    /// When the caller would be blocked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<String>,
     admitted: bool,
     remaining: u64,
 }
@@ -47,6 +54,7 @@ pub(super) struct LimitCharge<'s> {
     pub(super) charge: Charge<'s>,
     tier: Option<u16>,
     plan: Option<&'s str>,
+    refunds: Refunds,
     values: KeyValues,
     outcome: Outcome,
 }
@@ -81,7 +89,8 @@ pub(super) fn limit_charges<'s>(
                     }
                 };
                 let outcome = Outcome::NotCharged;
-                limits.push(LimitCharge { charge, tier, plan, values, outcome });
+                let refunds = policy.refunds;
+                limits.push(LimitCharge { charge, tier, plan, refunds, values, outcome });
                 break;
             }
         }
@@ -99,10 +108,27 @@ pub(super) fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
     verdict.admitted
 }
 
+/// When `block` begins, and its length.
+fn describe_block(block: &Limit) -> String {
+    let text = |ms| humantime::format_duration(Duration::from_millis(ms));
+    format!(
+        "blocked for {} after {} refusals within {}",
+        text(block.algorithm().block_duration()),
+        block.quota.limit,
+        text(block.quota.window)
+    )
+}
+
 impl LimitExplanation {
     pub(super) fn new(charged: LimitCharge<'_>) -> Self {
-        let LimitCharge { charge: Charge { limit, cost, .. }, tier, plan, values, outcome } =
-            charged;
+        let LimitCharge {
+            charge: Charge { limit, cost, .. },
+            tier,
+            plan,
+            refunds,
+            values,
+            outcome,
+        } = charged;
         let parts = values.parts.into_iter();
         Self {
             name: limit.name().to_string(),
@@ -115,6 +141,11 @@ impl LimitExplanation {
             enforced: limit.enforce,
             key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
             fallback: values.fallback.map(|address| address.to_string()),
+            charge_on: match refunds {
+                Refunds::On(_) => None,
+                Refunds::Except(statuses) => Some(statuses.to_string()),
+            },
+            block: limit.block.as_deref().map(describe_block),
             admitted: outcome.admitted().is_some(),
             remaining: outcome.decided().map_or(0, |decided| decided.decision.remaining),
         }
@@ -122,7 +153,7 @@ impl LimitExplanation {
 
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, algorithm, quota, cost, .. } = self;
-        let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));
+        let window = humantime::format_duration(Duration::from_millis(self.window_ms));
         writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;
         let key = self.key.iter().map(|key| match &*key.value {
             "" => format!("{} (none)", key.part),
@@ -146,6 +177,12 @@ impl LimitExplanation {
         }
         if let Some(plan) = &self.plan {
             writeln!(out, "           plan {plan}, with its own quota")?;
+        }
+        if let Some(statuses) = &self.charge_on {
+            writeln!(out, "           charged only if the response has status {statuses}")?;
+        }
+        if let Some(block) = &self.block {
+            writeln!(out, "           {block}")?;
         }
         let verdict = match (self.admitted, self.enforced) {
             (true, _) => "admits",

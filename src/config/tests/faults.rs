@@ -27,8 +27,11 @@ fn a_faulty_value_is_located() {
             "enforce: \"true\"",
             "6:14: `true` in quotes, which is text, expected true or false, without quotes",
         ),
-        ("refund: 304", "6:13: `304`, expected a list, such as [304]"),
-        ("refund: [304, 99]", "6:19: `99`, expected a whole number from 200 to 599"),
+        ("refund: 304", "6:13: `304`, expected a list, such as [200-399]"),
+        (
+            "refund: [304, 99]",
+            "6:19: `99`, expected a status from 200 to 599, or a range such as 200-399",
+        ),
         ("on_failure: panic", "6:17: `panic`, expected local, open or closed"),
         (
             "algorithm: {a: 1}",
@@ -40,7 +43,7 @@ fn a_faulty_value_is_located() {
         (
             "qouta: 6",
             "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, \
-          candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
+          block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
           tiers, window)",
         ),
         ("quota: 6", "6:5: duplicate key `quota`, expected it once (first defined on line 5)"),
@@ -95,7 +98,7 @@ fn a_list_in_the_place_of_a_text_gets_the_syntax() {
     let health = "    health: {path: /, status: [[1]]}\n";
     let text = format!("upstreams:\n  app:\n    targets: [http://h:1]\n{health}");
     let found = parse("t.yaml", &text).unwrap_err().to_string();
-    let expected = "a list, expected a status from 100 to 599, or a range such as 200-299";
+    let expected = "a list, expected a status from 200 to 599, or a range such as 200-399";
     assert!(found.contains(expected), "{found}");
 }
 
@@ -206,11 +209,11 @@ fn only_what_this_version_supports_is_expected() {
         ),
         (
             upstream("retry_on: [refused]"),
-            "`refused`, expected connect, reset, timeout, 502, 503 or 504",
+            "`refused`, expected connect, reset, timeout, 502, 503, 504 or a range of these such as 502-504",
         ),
         (
             upstream("health: {status: [299-200]}"),
-            "`299-200`, expected a status from 100 to 599, or a range such as 200-299",
+            "`299-200`, expected `200-299`: a status from 200 to 599, or a range such as 200-399",
         ),
         (upstream("protocol: http3"), "`http3`, expected http1, http2 or auto"),
     ] {
@@ -230,9 +233,9 @@ fn no_expected_value_is_refused() {
             format!("http: {{max_head: 1kb}}\n{GOOD}"),
             "`1kb`, expected a size such as 512B, 64KiB, 10MiB or 1GiB, from 8KiB to 1MiB",
         ),
-        // The value would be refused as an item as well, so no list is suggested.
-        (with_limit("refund: 99"), "`99`, expected a list"),
-        (with_limit("refund: 304"), "`304`, expected a list, such as [304]"),
+        // The value would be refused as an item as well, so the list has an example.
+        (with_limit("refund: 99"), "`99`, expected a list, such as [200-399]"),
+        (with_limit("refund: 304"), "`304`, expected a list, such as [200-399]"),
         (GOOD.replace("[client_ip]", "token"), "`token`, expected a list, such as [token]"),
         (GOOD.replace("[client_ip]", "ip"), "`ip`, expected a list, such as [client_ip]"),
         (route("allow: office"), "`office`, expected a list, such as [10.0.0.0/8]"),
@@ -410,7 +413,7 @@ routes:
     upstream: u
   - 5
 ";
-    let keys = "algorithm, candidate, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
+    let keys = "algorithm, block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
                 reserve, resolution, strict, tiers, window";
     let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";

@@ -1,6 +1,7 @@
 //! Balancing, health checks and bounds of an upstream: faults, and the compiled settings.
 
 use super::{GOOD, compile};
+use crate::status::StatusSet;
 use crate::{
     balance::Policy,
     upstream::{Pacing, UpstreamKind},
@@ -102,13 +103,14 @@ fn the_settings_reach_the_upstream() {
     assert_eq!(needs, [true, false]);
     let retry_on = &servers.retry_on;
     assert!(retry_on.timeout && !retry_on.connect && !retry_on.reset);
-    assert_eq!(retry_on.statuses, [503]);
+    assert_eq!(retry_on.statuses, StatusSet::of([503..=503]));
     assert_eq!((servers.bounds.max_requests, servers.bounds.max_pending), (Some(7), 9));
     let pacing =
         Pacing { request_buffer: 0, response_buffer: 1 << 20, client_share: 30, min_rate: 2048 };
     assert_eq!(servers.bounds.pacing, pacing);
     let check = servers.check.as_ref().unwrap();
-    assert_eq!((&*check.path, &*check.statuses), ("/up?x=1", &[200..=200, 300..=304][..]));
+    assert_eq!(&*check.path, "/up?x=1");
+    assert_eq!(check.statuses, StatusSet::of([200..=200, 300..=304]));
     assert!(snapshot.routes[0].hash_key.is_some() && snapshot.routes[1].hash_key.is_none());
 }
 

@@ -47,7 +47,7 @@ fn faults_have_their_places() {
     for (bodies, expected) in [
         (
             "600: {body: a, content_type: a/b}",
-            "`600`, expected a status from 400 to 599, 4xx or 5xx",
+            "`600`, expected a status from 400 to 599, a range such as 500-599, 4xx or 5xx",
         ),
         ("200: {body: a, content_type: a/b}", "`200`, expected a status"),
         ("3xx: {body: a, content_type: a/b}", "`3xx`, expected a status"),

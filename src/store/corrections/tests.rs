@@ -23,7 +23,8 @@ fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
 
 /// A queue with a correction for a request, and one of leased units.
 fn queue() -> CorrectionQueue {
-    let queue = CorrectionQueue::new(Arc::default(), Clock::manual(StoreTime::ZERO));
+    let blocks = Arc::new(BlockTracker::new(Arc::default()));
+    let queue = CorrectionQueue::new(Arc::default(), blocks, Clock::manual(StoreTime::ZERO));
     for (key, reason) in (0..).zip([CorrectionReason::Request, CorrectionReason::UnspentUnits]) {
         queue.push(ShardId::ONLY, pending(reason, key));
     }

@@ -67,6 +67,10 @@ impl RecordShard {
 
     /// Makes a charge that [`Self::decide`] has admitted.
     pub(super) fn charge(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
+        if charge.quota.algorithm.is_block() {
+            // It counts nothing, and must not make a record.
+            return self.decide(charge, now, 0);
+        }
         self.write(charge, now, usage_update(charge.quota.algorithm, charge.cost), |state| {
             state.charge(&charge.quota, now, charge.cost)
         })
@@ -74,6 +78,9 @@ impl RecordShard {
 
     /// Decides a charge, and makes it if it is admitted.
     pub(super) fn admit(&mut self, charge: &RecordCharge, now: StoreTime) -> Decision {
+        if charge.quota.algorithm.is_block() {
+            return self.decide(charge, now, charge.cost);
+        }
         self.write(charge, now, usage_update(charge.quota.algorithm, charge.cost), |state| {
             state.admit(&charge.quota, now, charge.cost)
         })
@@ -89,7 +96,9 @@ impl RecordShard {
         if matches!(change, Change::Refund { .. }) && self.table.find(charge.id).is_none() {
             return AlgorithmState::fresh(charge.quota.algorithm).decide(&charge.quota, now, 0);
         }
-        let update = usage_update(charge.quota.algorithm, 0);
+        // A refusal of a block counts as a request, so that made-up keys do not evict blocked callers.
+        let cost = if charge.quota.algorithm.is_block() { charge.cost } else { 0 };
+        let update = usage_update(charge.quota.algorithm, cost);
         self.write(charge, now, update, |state| state.adjust(&charge.quota, now, change))
     }
 

@@ -118,14 +118,14 @@ fn a_limit_is_reported_with_its_decisions() {
                 {"part": "client_ip", "values": 1, "quota": 70},
                 {"part": "route", "values": 1, "quota": null},
             ],
-            "enforce": true, "refund": [304], "on_failure": "closed",
+            "enforce": true, "refund": ["304"], "charge_on": null, "block": null, "on_failure": "closed",
             "candidate": {"quota": 1, "decisions": decided(2, 0, 2)},
             "decisions": decided(3, 1, 0),
         },
         {
             "name": "watched", "algorithm": "token_bucket", "quota": 1, "window_ms": 3_600_000,
             "resolution": 1, "strict": false, "key": [], "cost": 1, "tiers": [],
-            "enforce": false, "refund": [], "on_failure": "local", "candidate": null,
+            "enforce": false, "refund": [], "charge_on": null, "block": null, "on_failure": "local", "candidate": null,
             "decisions": decided(1, 0, 1),
         },
     ]});
