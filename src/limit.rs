@@ -141,12 +141,8 @@ impl Quota {
             | Algorithm::SlidingLog
             | Algorithm::FixedWindow
             | Algorithm::TokenBucket
-<<<<<<< HEAD
-            | Algorithm::Concurrency => self.limit,
-=======
             | Algorithm::Concurrency
-            | Algorithm::Block { .. } => u64::from(self.limit),
->>>>>>> 6408c71b (limits: add ranges of statuses, charge_on and blocks)
+            | Algorithm::Block { .. } => self.limit,
         }
     }
 
@@ -235,7 +231,7 @@ impl Limit {
     /// The block that is charged beside this limit: it begins after `after` refusals within `within` ms, and
     /// lasts `duration` ms.
     #[must_use]
-    pub fn with_block(self, after: u32, within: u64, duration: u32) -> Self {
+    pub fn with_block(self, after: u64, within: u64, duration: u32) -> Self {
         let name = format!("{}{BLOCK_SUFFIX}", self.name());
         let fingerprint = folded_multiply(self.identity.fingerprint() ^ within, BLOCK_FINGERPRINT);
         let block = Self {

@@ -327,7 +327,7 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
 
 fn describe_block(block: &Limit) -> BlockDescription {
     BlockDescription {
-        after: block.quota.limit.into(),
+        after: block.quota.limit,
         within_ms: block.quota.window,
         for_ms: block.algorithm().block_duration(),
     }

@@ -70,6 +70,7 @@ impl Algorithm {
             Self::TokenBucket => token_bucket::MAX_UNITS,
             Self::LeakyBucket { .. } => leaky_bucket::MAX_UNITS,
             Self::Concurrency => concurrency::MAX_UNITS,
+            Self::Block { .. } => u32::MAX.into(),
         }
     }
 

@@ -29,7 +29,7 @@ pub struct BlockState {
 /// are left before a block begins.
 ///
 /// The record changes only if the clock was set back.
-pub fn decide(state: &mut BlockState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
+pub fn decide(state: &mut BlockState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     follow_clock(state, quota, now);
     decision(state, quota, now, cost)
 }
@@ -44,14 +44,15 @@ pub fn count_refusals(
     state: &mut BlockState,
     quota: &Quota,
     now: StoreTime,
-    refusals: u32,
+    refusals: u64,
 ) -> Decision {
     follow_clock(state, quota, now);
     if state.ends_at <= now {
         *state = BlockState { ends_at: now + quota.window, ..BlockState::default() };
     }
-    state.refusals = state.refusals.saturating_add(refusals);
-    if state.refusals >= quota.limit && !state.has_begun {
+    let refusals = u64::from(state.refusals).saturating_add(refusals);
+    state.refusals = u32::try_from(refusals).unwrap_or(u32::MAX);
+    if u64::from(state.refusals) >= quota.limit && !state.has_begun {
         (state.has_begun, state.ends_at) = (true, now + quota.algorithm.block_duration());
     }
     decision(state, quota, now, 0)
@@ -71,13 +72,13 @@ fn follow_clock(state: &mut BlockState, quota: &Quota, now: StoreTime) {
     }
 }
 
-fn decision(state: &BlockState, quota: &Quota, now: StoreTime, cost: u32) -> Decision {
-    let limit = u64::from(quota.limit);
+fn decision(state: &BlockState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let limit = quota.limit;
     let is_live = state.ends_at > now;
     let (used, reset_at) = if is_live { (state.refusals.into(), state.ends_at) } else { (0, now) };
     let is_blocked = is_live && state.has_begun;
     let remaining = if is_blocked { 0 } else { limit.saturating_sub(used) };
-    let admitted = u64::from(cost) <= remaining;
+    let admitted = cost <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
     Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
 }

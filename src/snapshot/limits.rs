@@ -94,7 +94,7 @@ fn with_block(section: &Section<'_>, limit: &config::LimitConfig, base: Limit) -
         section.at("block").fault_at_key(what, "one of them");
     }
     let duration = u32::try_from(block.r#for.millis()).unwrap_or(u32::MAX);
-    base.with_block(block.after, block.within.millis(), duration)
+    base.with_block(block.after.into(), block.within.millis(), duration)
 }
 
 /// Compiles `refund` or `charge_on`.

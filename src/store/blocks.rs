@@ -114,7 +114,7 @@ impl Folded<'_> {
 
     /// The outcome after the limit's refusal was counted in the block's record: `counted` is the record after
     /// it, with `refusals` more than before.
-    fn counted(&self, counted: &StoreDecision, refusals: u32) -> Outcome {
+    fn counted(&self, counted: &StoreDecision, refusals: u64) -> Outcome {
         if counted.decision.remaining > 0 {
             return self.own;
         }
@@ -141,12 +141,12 @@ fn refused_until(until: StoreTime) -> BlockEffect {
 }
 
 /// True if the last `refusals` that were counted began the block.
-fn has_begun(counted: &Decision, refusals: u32) -> bool {
-    counted.used >= counted.limit && counted.used - u64::from(refusals) < counted.limit
+fn has_begun(counted: &Decision, refusals: u64) -> bool {
+    counted.used >= counted.limit && counted.used.saturating_sub(refusals) < counted.limit
 }
 
 /// The adjustment that counts `refusals` in the record of a block.
-fn counting<'c>(block: &Charge<'c>, refusals: u32) -> Adjustment<'c> {
+fn counting<'c>(block: &Charge<'c>, refusals: u64) -> Adjustment<'c> {
     Adjustment { limit: block.limit, key: block.key, change: Change::Overdraw { cost: refusals } }
 }
 
@@ -216,7 +216,7 @@ impl BlockTracker {
         &self,
         block: &Charge<'_>,
         counted: &StoreDecision,
-        refusals: u32,
+        refusals: u64,
         timing: ReplyTiming,
     ) {
         self.refusals.record_reply(block, counted, timing.received);
@@ -229,7 +229,7 @@ impl BlockTracker {
     }
 
     /// Records the state of a block's record after `refusals` were counted.
-    fn record(&self, block: &Charge<'_>, counted: &StoreDecision, refusals: u32) {
+    fn record(&self, block: &Charge<'_>, counted: &StoreDecision, refusals: u64) {
         if counted.decision.remaining == 0 {
             let has_begun = has_begun(&counted.decision, refusals);
             self.known.record(block, counted.decision.reset_at, has_begun);
@@ -300,7 +300,7 @@ impl StoreHandle {
     }
 
     /// Counts refusals in Redis, and waits for the reply.
-    async fn send_refusals(&self, block: &Charge<'_>, refusals: u32) -> Outcome {
+    async fn send_refusals(&self, block: &Charge<'_>, refusals: u64) -> Outcome {
         let sent = self.store.clock.monotonic();
         let outcome = self.adjust_now(&counting(block, refusals)).await;
         if let Some(counted) = outcome.decided() {

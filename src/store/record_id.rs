@@ -49,7 +49,8 @@ fn quota_id(quota: &Quota) -> u64 {
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
-        | Algorithm::Concurrency => quota.limit,
+        | Algorithm::Concurrency
+        | Algorithm::Block { .. } => quota.limit,
     };
     if quota.algorithm.is_strict() { !number } else { number }
 }

@@ -36,7 +36,7 @@ fn effect(verdict: &Verdict) -> BlockEffect {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Count {
-        refusals: u32,
+        refusals: u64,
     },
     Decide,
     /// In ms.
@@ -44,18 +44,18 @@ enum Step {
     SetBack(u64),
     /// A reload changes the block.
     Reload {
-        after: u32,
+        after: u64,
         duration: u32,
     },
 }
 
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (1_u32..4).prop_map(|refusals| Step::Count { refusals }),
+        6 => (1_u64..4).prop_map(|refusals| Step::Count { refusals }),
         4 => Just(Step::Decide),
         4 => prop_oneof![0_u64..50, 0_u64..20_000, Just(9_999), Just(10_000)].prop_map(Step::Pass),
         1 => prop_oneof![1_u64..6_000, 1_u64..200_000].prop_map(Step::SetBack),
-        1 => (1_u32..8, 1_000_u32..90_000)
+        1 => (1_u64..8, 1_000_u32..90_000)
             .prop_map(|(after, duration)| Step::Reload { after, duration }),
     ];
     prop::collection::vec(step, 1..60)
@@ -99,7 +99,7 @@ impl Both<'_> {
         &self,
         limit: &Arc<Limit>,
         caller: u128,
-        refusals: u32,
+        refusals: u64,
         at: StoreTime,
     ) -> (Decision, Decision) {
         let change = Change::Overdraw { cost: refusals };

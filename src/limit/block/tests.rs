@@ -80,7 +80,7 @@ impl Model {
 proptest! {
     #[test]
     fn a_caller_is_blocked_as_defined(
-        events in prop::collection::vec((0_u64..70_000, prop::option::weighted(0.6, 1_u32..3)), 1..80),
+        events in prop::collection::vec((0_u64..70_000, prop::option::weighted(0.6, 1_u64..3)), 1..80),
     ) {
         let (mut state, mut model, mut at) = (BlockState::default(), Model::default(), 0);
         for (pause, refusals) in events {
@@ -94,8 +94,8 @@ proptest! {
             if let Some(refusals) = refusals {
                 let before = decided.used;
                 let counted = count_refusals(&mut state, &QUOTA, now, refusals);
-                prop_assert_eq!(counted.used, before + u64::from(refusals));
-                model.count(at, refusals.into());
+                prop_assert_eq!(counted.used, before + refusals);
+                model.count(at, refusals);
                 prop_assert_eq!(counted.remaining == 0, at < model.blocked_until);
             }
             // A charge changes nothing.

@@ -28,8 +28,8 @@ struct CallerRefusals {
     block: Arc<Limit>,
     key: Key,
     /// In Redis, by its last reply and the calls since.
-    sent: u32,
-    pending: u32,
+    sent: u64,
+    pending: u64,
     /// When the window ends, or later.
     ends: MonotonicTime,
 }
@@ -37,7 +37,7 @@ struct CallerRefusals {
 impl RefusalCounts {
     /// Counts a refusal. Returns the number of refusals to send at once: all that are pending if the block
     /// begins with this one, else 0.
-    pub(super) fn count(&self, block: &Charge<'_>, monotonic: MonotonicTime) -> u32 {
+    pub(super) fn count(&self, block: &Charge<'_>, monotonic: MonotonicTime) -> u64 {
         let (limit, record) = (block.limit, block_record(block));
         let mut shard = self.shard(record).lock();
         if shard.len() >= MAX_PER_SHARD && !shard.contains_key(&record) {
@@ -92,7 +92,7 @@ impl RefusalCounts {
         if counted.decision.remaining == 0 {
             shard.remove(&record);
         } else if let Some(caller) = shard.get_mut(&record) {
-            caller.sent = u32::try_from(counted.decision.used).unwrap_or(u32::MAX);
+            caller.sent = counted.decision.used;
             let left = counted.decision.reset_at.saturating_sub(counted.at);
             caller.ends = received.saturating_add(left);
         }
@@ -170,7 +170,7 @@ mod tests {
     fn memory_is_bounded() {
         let (counts, limit) = (RefusalCounts::default(), limit());
         let count = |key| counts.count(&Charge { limit: &limit, key: Key(key), cost: 1 }, ms(0));
-        let sent: u32 = (0..100_000).map(count).sum();
+        let sent: u64 = (0..100_000).map(count).sum();
         let held = counts.take(ms(1)).len();
         assert_eq!(held + sent as usize, 100_000, "none is lost");
         assert!(held <= SHARDS * MAX_PER_SHARD, "{held}");
