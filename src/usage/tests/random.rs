@@ -1,16 +1,12 @@
-//! Random texts in random pieces, against `serde_json`. `USAGE_CASES` is the number of cases.
+//! Random texts in random pieces, against `serde_json`. `PROPTEST_CASES` is the number of cases.
 
-use proptest::{prelude::*, test_runner::Config};
+use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
 
 /// The paths that are looked for. The names of random objects are those of the paths, so that they meet.
 const PATHS: [&str; 6] = ["a", "a.b", "b.a", "a.0", "a.b.1.a", "ä.b"];
-
-fn cases() -> u32 {
-    std::env::var("USAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(500)
-}
 
 /// A JSON text: with spaces, names spelled with escapes, and members that repeat.
 fn text() -> impl Strategy<Value = String> {
@@ -90,8 +86,6 @@ fn in_pieces(bytes: &[u8], seed: u64, mut push: impl FnMut(&[u8])) {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: cases(), failure_persistence: None, ..Config::default() })]
-
     #[test]
     fn a_text_is_read_as_serde_json_reads_it(text in text(), seed: u64) {
         let document: Value = serde_json::from_str(&text).unwrap();
@@ -117,7 +111,7 @@ proptest! {
             stream += "event: x\n";
             // A line feed within a text becomes the end of a line of data.
             for line in text.replace('\r', " ").split('\n') {
-                stream += &format!("data: {line}\n");
+                stream.extend(["data: ", line, "\n"]);
             }
             stream += "\n";
             let document: Value = serde_json::from_str(text).unwrap();
