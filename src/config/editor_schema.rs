@@ -83,7 +83,7 @@ mod tests {
         for property in [
             &schema["properties"]["workers"],
             definition("Duration"),
-            definition("CostConfig"),
+            &definition("CostConfig")["anyOf"][0],
             definition("AlgorithmConfig"),
             &definition("LimitConfig")["properties"]["quota"],
             &definition("LimitConfig")["properties"]["max_cost"],

@@ -249,9 +249,11 @@ impl JsonSchema for CostConfig {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description": COST_SYNTAX,
-            "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
-                {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
+            "anyOf": [
+                {"oneOf": [
+                    {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
+                    {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
+                ]},
                 generator.subschema_for::<SettledCostConfig>(),
             ],
         })

@@ -2,6 +2,7 @@
 
 /// Members of requests: keys and estimates, and the bodies that are refused.
 mod requests;
+mod streams;
 
 use std::{io::Write as _, net::Shutdown};
 

@@ -16,11 +16,11 @@ fn a_faulty_value_is_located() {
         ("reserve: maybe", "6:14: `maybe`, expected off, auto or a whole number from 1 to 1048576"),
         (
             "cost: 0",
-            "6:11: `0`, expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME",
+            "6:11: `0`, expected a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it",
         ),
         (
             "cost: [1]",
-            "6:5: a list, expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME",
+            "6:5: a list, expected a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it",
         ),
         ("enforce: yes", "6:14: `yes`, expected true or false"),
         (
@@ -164,11 +164,11 @@ fn a_fault_names_the_range_of_its_key() {
         ),
         (
             "cost: 08",
-            "expected a whole number from 1 to 9007199254740991, header:NAME or response:NAME"
+            "expected a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it"
                 .to_owned(),
         ),
         ("max_cost: '8'", number(1, MAX_UNITS) + ", without quotes"),
-        ("cost: '8'", "header:NAME or response:NAME, without quotes".to_owned()),
+        ("cost: '8'", "header:NAME, response:NAME, or a map that settles it, without quotes".to_owned()),
     ] {
         let found = faults(&with_limit(line));
         let [fault] = &found[..] else { panic!("{line}: {found:#?}") };
@@ -278,7 +278,7 @@ fn faults_in_every_section_are_located() {
     let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, \
-                cookie:NAME or query:NAME";
+                cookie:NAME, query:NAME or json:PATH";
     let target =
         |t: &str| GOOD.replace("{respond: {body: hi}}", &format!("{{targets: [\"{t}\"]}}"));
     let top = |line: &str| format!("{line}\n{GOOD}");
