@@ -250,10 +250,8 @@ impl JsonSchema for CostConfig {
         json_schema!({
             "description": COST_SYNTAX,
             "anyOf": [
-                {"oneOf": [
-                    {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
-                    {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
-                ]},
+                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
+                {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
                 generator.subschema_for::<SettledCostConfig>(),
             ],
         })

@@ -101,8 +101,9 @@ impl ValueSchema {
 
     /// True if the value may be a number or a boolean: quotes would turn it into text.
     pub(super) fn accepts_unquoted(self) -> bool {
-        let choices = self.definition["oneOf"].as_array().into_iter().flatten();
-        choices.chain([self.definition]).any(|schema| {
+        let choices =
+            ["oneOf", "anyOf"].into_iter().filter_map(|kind| self.definition[kind].as_array());
+        choices.flatten().chain([self.definition]).any(|schema| {
             let has_type = |wanted: &str| match &schema["type"] {
                 Value::Array(types) => types.iter().any(|name| name == wanted),
                 name => name == wanted,

@@ -415,12 +415,12 @@ routes:
 ";
     let keys = "algorithm, block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
                 reserve, resolution, strict, tiers, window";
-    let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
-                query:NAME";
+    let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, \
+                query:NAME or json:PATH";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, auth, consumers, plans, overrides, throttle, routes";
     let route = "name, match, upstream, redirect, respond, status, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
-                 headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, allow, deny, cors, \
+                 headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, max_inspect, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
