@@ -15,6 +15,8 @@
 //! | `overrides` | [`OverrideTable`]: the quotas that operators set at run time, and where they are kept |
 //! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
+//! | `settled_cost`, `inspection` | costs that are settled when a response ends; what limits read of a request's body |
+//! | `charge_error` | [`ChargePlanError`]: why a request cannot be charged |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
 //! | `notes`, `caller_notes`, `bypass_notes`, `auth_notes` | notes on valid settings that are rarely intended |
@@ -45,6 +47,7 @@ mod balance;
 mod bypass_notes;
 mod caller_notes;
 mod certificates;
+mod charge_error;
 mod compile;
 mod compress;
 mod consumers;
@@ -87,6 +90,7 @@ use smallvec::SmallVec;
 
 pub use self::access::AccessRules;
 pub use self::certificates::CertificateUse;
+pub use self::charge_error::ChargePlanError;
 pub use self::consumers::{ConsumerSource, ConsumersFile};
 pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
 pub use self::error_bodies::{BodyValues, ErrorBodies, ErrorBody, escape_markup};
@@ -97,8 +101,8 @@ pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
 pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
-    ChargeContext, ChargePlanError, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier,
-    PlannedCharge, PlannedCharges, QuotaChoice, Refunds, Tier, TierMatch,
+    ChargeContext, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier, PlannedCharge,
+    PlannedCharges, QuotaChoice, Refunds, Tier, TierMatch,
 };
 pub use self::quota::QuotaShape;
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use http::HeaderName;
 
 use super::{
+    charge_error::{ChargePlanError, parse_decimal},
     parts::header,
-    policy::{ChargePlanError, parse_decimal},
     section::Section,
 };
 use crate::{
