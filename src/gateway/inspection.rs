@@ -1,8 +1,8 @@
 //! Reads the JSON body of a request whose limits need it, before they are charged.
 //!
 //! At most `max_inspect` bytes are read ahead and kept until they are forwarded, unchanged. The bytes are counted for
-//! the client's address and for the process. The rest of a longer body is looked at while it is forwarded: a member
-//! that limits have read must not come a second time.
+//! the client's address. The rest of a longer body is looked at while it is forwarded: a member that limits have read
+//! must not come a second time.
 
 use std::{
     borrow::Cow,
