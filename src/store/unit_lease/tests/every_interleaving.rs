@@ -57,7 +57,7 @@ impl Gateway {
     }
 
     /// Completes fetches with the needed units and `spare` more, until no request waits.
-    fn complete_all(&self, first: LeaseFetch<TestWaiter>, spare: u32) {
+    fn complete_all(&self, first: LeaseFetch<TestWaiter>, spare: u64) {
         let mut next = Some(first);
         while let Some(fetch) = next {
             let reply = reply(fetch.demand().needed + spare, 50, 1);
@@ -125,7 +125,7 @@ fn no_unit_is_taken_twice() {
             let gateway = gateway.clone();
             thread::spawn(move || gateway.lease.take(cost, 1).map_or(0, |_| cost))
         });
-        let taken: u32 = takers.map(join).iter().sum();
+        let taken: u64 = takers.map(join).iter().sum();
         assert_eq!(gateway.stats().outstanding, u64::from(3 - taken));
         assert!(taken >= 2, "the first taker always fits");
     });
