@@ -10,6 +10,7 @@
 //! | `number` | the numbers of a JSON text, as a [`Quantity`] |
 //! | `members` | what a scanner found, and the members that were repeated or misspelt |
 //! | `events` | [`EventScanner`]: the `data` of server-sent events |
+//! | `needles` | where the names of paths occur next, so that text without them is skipped |
 //! | `lines` | [`LineScanner`]: a JSON text in each line |
 //! | `scanner` | [`BodyScanner`]: the scanner for a `Content-Type` |
 //! | `decode` | [`UsageDecoder`]: removes a content coding before the scanner |
@@ -23,6 +24,7 @@ mod formula;
 mod json;
 mod lines;
 mod members;
+mod needles;
 mod number;
 mod path;
 mod preset;
@@ -36,7 +38,7 @@ pub use self::{
     json::JsonScanner,
     lines::LineScanner,
     members::{FoundMember, MemberKind},
-    number::{MAX_UNITS, Quantity},
+    number::Quantity,
     path::{InvalidPath, JsonPath, PathSet},
     preset::{Preset, PresetRole},
     request::{MemberValue, RequestMembers, UnreadableBody, check_names},

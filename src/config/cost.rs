@@ -7,7 +7,8 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalar::{ScalarValue, impl_scalar, is_token};
-use crate::usage::{JsonPath, MAX_UNITS, Preset};
+use crate::limit::MAX_UNITS;
+use crate::usage::{JsonPath, Preset};
 
 /// A cost that is known when the response ends: an estimate is charged before, and the difference afterwards.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]

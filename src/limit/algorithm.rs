@@ -68,7 +68,7 @@ impl Algorithm {
             Self::SlidingWindow { .. } | Self::FixedWindow => MAX_UNITS,
             Self::SlidingLog => sliding_log::MAX_UNITS,
             Self::TokenBucket => token_bucket::MAX_UNITS,
-            Self::LeakyBucket { .. } => leaky_bucket::MAX_UNITS,
+            Self::LeakyBucket { .. } => leaky_bucket::MAX_SLOTS,
             Self::Concurrency => concurrency::MAX_UNITS,
             Self::Block { .. } => u32::MAX.into(),
         }

@@ -33,7 +33,7 @@ use super::{
 use crate::clock::StoreTime;
 
 /// Maximum units of a quota, and slots of one request: a record counts them in 32 bits.
-pub const MAX_UNITS: u64 = u32::MAX as u64;
+pub const MAX_SLOTS: u64 = u32::MAX as u64;
 
 /// How much later than `retry_at` a client retries, in ms, because headers tell whole seconds. A run of free
 /// slots that can be reached for a shorter time is not waited for: it could have passed.
@@ -61,11 +61,11 @@ pub fn decide(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost:
     LeakyBucketView::new(state, quota, now).decision(state, cost)
 }
 
-/// Charges `cost` at `now`, at most [`MAX_UNITS`], without a check: call [`decide`] first unless an overdraft is
+/// Charges `cost` at `now`, at most [`MAX_SLOTS`], without a check: call [`decide`] first unless an overdraft is
 /// allowed. The
 /// decision's `wait` is the delay until the request's slot.
 pub fn charge(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
-    let cost = cost.min(MAX_UNITS);
+    let cost = cost.min(MAX_SLOTS);
     let mut view = LeakyBucketView::new(state, quota, now);
     let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
     Decision { wait, ..view.decision(state, 0) }
@@ -86,7 +86,7 @@ pub fn refund(
     cost: u64,
 ) -> Decision {
     let mut view = LeakyBucketView::new(state, quota, now);
-    view.refund(state, slot, cost.min(MAX_UNITS));
+    view.refund(state, slot, cost.min(MAX_SLOTS));
     view.decision(state, 0)
 }
 
@@ -202,7 +202,7 @@ impl<'a> LeakyBucketView<'a> {
     /// begins within `max_wait`.
     fn latest_start(&self, cost: u64) -> Option<u64> {
         let before_last = cost.saturating_sub(1).saturating_mul(self.quota.window);
-        self.max_delay().checked_sub(before_last).filter(|_| cost <= MAX_UNITS)
+        self.max_delay().checked_sub(before_last).filter(|_| cost <= MAX_SLOTS)
     }
 
     /// The position of the first `cost` adjacent free slots in the backlog that fit into `max_wait`.

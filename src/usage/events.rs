@@ -2,7 +2,7 @@
 
 use memchr::{memchr2, memmem::rfind};
 
-use super::{json::JsonScanner, path::PathSet};
+use super::{json::JsonScanner, needles::NeedleSearch};
 
 /// The field whose lines are read.
 const FIELD: &[u8] = b"data";
@@ -21,8 +21,7 @@ pub struct EventScanner {
     has_line: bool,
     /// Matched bytes of the byte order mark; its length once a line has begun.
     mark: usize,
-    /// For each needle, where it occurs next in the current piece.
-    next: Vec<usize>,
+    needles: NeedleSearch,
 }
 
 /// What the next byte belongs to.
@@ -41,14 +40,13 @@ enum LineState {
 impl EventScanner {
     /// A scanner at the beginning of a stream. `json` has not got any bytes.
     pub fn new(json: JsonScanner) -> Self {
-        let next = vec![0; json.paths().needles.len()];
         Self {
+            needles: NeedleSearch::new(json.paths()),
             json,
             state: LineState::Field(0),
             after_return: false,
             has_line: false,
             mark: 0,
-            next,
         }
     }
 
@@ -59,7 +57,7 @@ impl EventScanner {
 
     /// Looks at the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.next.fill(0);
+        self.needles.begin_piece();
         let mut at = 0;
         while at < bytes.len() {
             let is_event_start = self.state == LineState::Field(0) && !self.has_line;
@@ -76,16 +74,7 @@ impl EventScanner {
     /// Skips whole events that have none of the members: their text has none of the names. Returns where the next
     /// event begins.
     fn skip_events(&mut self, bytes: &[u8], from: usize) -> usize {
-        let paths: &PathSet = self.json.paths();
-        let mut first = bytes.len();
-        for (needle, next) in paths.needles.iter().zip(&mut self.next) {
-            // Each piece is searched once for each needle.
-            if *next <= from && *next < bytes.len() {
-                let found = needle.find(&bytes[from..]);
-                *next = found.map_or(bytes.len(), |found| from + found);
-            }
-            first = first.min(*next);
-        }
+        let first = self.needles.first(self.json.paths(), bytes, from);
         let Some(end) = rfind(&bytes[from..first], b"\n\n") else { return from };
         self.mark = BYTE_ORDER_MARK.len();
         self.after_return = false;

@@ -1,6 +1,7 @@
 //! [`CostFormula`]: a weighted sum of the numbers that a body reports.
 
-use super::number::{MAX_UNITS, Quantity};
+use super::number::Quantity;
+use crate::limit::MAX_UNITS;
 
 /// Steps of a factor: it has nine decimal places.
 const STEPS: u64 = 1_000_000_000;

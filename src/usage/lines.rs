@@ -2,7 +2,7 @@
 
 use memchr::{memchr, memrchr};
 
-use super::json::JsonScanner;
+use super::{json::JsonScanner, needles::NeedleSearch};
 
 /// Finds the members of a [`JsonScanner`] in lines: of each, the last line that has it counts. A line that is no JSON
 /// does not spoil the next.
@@ -10,15 +10,13 @@ use super::json::JsonScanner;
 pub struct LineScanner {
     json: JsonScanner,
     is_line_start: bool,
-    /// For each needle, where it occurs next in the current piece.
-    next: Vec<usize>,
+    needles: NeedleSearch,
 }
 
 impl LineScanner {
     /// A scanner at the beginning of a body. `json` has not got any bytes.
     pub fn new(json: JsonScanner) -> Self {
-        let next = vec![0; json.paths().needles.len()];
-        Self { json, is_line_start: true, next }
+        Self { needles: NeedleSearch::new(json.paths()), json, is_line_start: true }
     }
 
     /// What was found so far.
@@ -28,7 +26,7 @@ impl LineScanner {
 
     /// Looks at the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.next.fill(0);
+        self.needles.begin_piece();
         let mut at = 0;
         while at < bytes.len() {
             if self.is_line_start {
@@ -48,14 +46,7 @@ impl LineScanner {
 
     /// Skips whole lines that have none of the names. Returns where the next line begins.
     fn skip_lines(&mut self, bytes: &[u8], from: usize) -> usize {
-        let mut first = bytes.len();
-        for (needle, next) in self.json.paths().needles.iter().zip(&mut self.next) {
-            if *next <= from && *next < bytes.len() {
-                let found = needle.find(&bytes[from..]);
-                *next = found.map_or(bytes.len(), |found| from + found);
-            }
-            first = first.min(*next);
-        }
+        let first = self.needles.first(self.json.paths(), bytes, from);
         memrchr(b'\n', &bytes[from..first]).map_or(from, |end| from + end + 1)
     }
 }

@@ -1,7 +1,6 @@
 //! [`Quantity`], and the reader of a JSON number that may arrive in pieces.
 
-/// The largest number of units: whole numbers up to it are exact in JSON and in Redis' scripts.
-pub const MAX_UNITS: u64 = (1 << 53) - 1;
+use crate::limit::MAX_UNITS;
 
 /// Steps of a unit: a quantity has nine decimal places.
 const STEPS: u128 = 1_000_000_000;

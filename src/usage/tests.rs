@@ -6,6 +6,7 @@ mod random;
 use std::{io::Write as _, sync::Arc};
 
 use super::*;
+use crate::limit::MAX_UNITS;
 
 fn paths(paths: &[&str]) -> Arc<PathSet> {
     Arc::new(PathSet::new(paths.iter().map(|path| path.parse().unwrap()).collect()).unwrap())

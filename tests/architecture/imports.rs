@@ -31,7 +31,8 @@ const LEAVES: [&str; 21] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 82] = [
+const ALLOWED: [(&str, &str, &str); 83] = [
+    ("usage", "limit", "costs are at most its `MAX_UNITS`"),
     ("config", "usage", "paths of members and presets of APIs are its types"),
     ("identity", "usage", "a member of a request's body is a part of a key"),
     ("config", "status", "lists of statuses are compiled to sets"),

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::limit::MAX_UNITS;
 
 /// The paths that are looked for. The names of random objects are those of the paths, so that they meet.
 const PATHS: [&str; 6] = ["a", "a.b", "b.a", "a.0", "a.b.1.a", "ä.b"];
