@@ -97,7 +97,7 @@ pub use self::{
 };
 use crate::{
     auth::jwt::TokenCache,
-    client_usage::{ClientHandle, ClientTable, ClientUsage},
+    client_usage::{ClientHandle, ClientTable, ClientUsage, UsageCount},
     clock::{Clock, CoarseClock, CoarseTime},
     compress::CompressionBudget,
     consumer_store::ConsumerStore,
@@ -152,6 +152,8 @@ pub struct Shared {
     pub clients: Arc<ClientTable>,
     /// The memory for compressing responses.
     pub compression: Arc<CompressionBudget>,
+    /// The bytes of requests' bodies that limits have read and that are not forwarded yet.
+    pub inspected_bytes: Arc<UsageCount>,
     /// This process's `Via` entry.
     pub via: Via,
     /// The current consumers.

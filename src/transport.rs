@@ -5,12 +5,14 @@
 //! | `stream` | [`Transport`]: a byte stream over TCP, a Unix socket or TLS |
 //! | `socket` | [`SharedSocket`]: a transport whose two directions are used through `&self` |
 //! | `read_buffer` | [`ReadBuffer`]: bytes that were read and not yet parsed; the worker's scratch area |
+//! | `kept_bytes` | [`KeptBytes`]: the first bytes of a body, which were read before they could be forwarded |
 //! | `client_stream` | [`ClientStream`]: the interface between a client connection and the gateway |
 //! | `http2_receiver` | [`Http2Receiver`]: the data of an HTTP/2 stream |
 //! | `tunnel` | [`Tunnel`]: the bytes of another protocol, after an upgrade |
 
 pub mod client_stream;
 pub mod http2_receiver;
+pub mod kept_bytes;
 pub mod read_buffer;
 pub mod socket;
 pub mod stream;
@@ -18,6 +20,7 @@ pub mod tunnel;
 
 pub use client_stream::{BodyError, ClientStream, ClientStreamLayer};
 pub use http2_receiver::Http2Receiver;
+pub use kept_bytes::KeptBytes;
 pub use read_buffer::ReadBuffer;
 pub use socket::SharedSocket;
 pub use stream::{RawSocket, Transport};

@@ -1,7 +1,7 @@
 //! Reads the JSON body of a request whose limits need it, before they are charged.
 //!
 //! At most `max_inspect` bytes are read ahead and kept until they are forwarded, unchanged. The bytes are counted for
-//! the client's address. The rest of a longer body is looked at while it is forwarded: a member that limits have read
+//! the client's address and for the process. The rest of a longer body is looked at while it is forwarded: a member that limits have read
 //! must not come a second time.
 
 use std::{
@@ -17,21 +17,21 @@ use super::{
     rules::WorkerRoute,
 };
 use crate::{
-    client_usage::ClientHandle,
+    client_usage::{ClientHandle, UsageCount},
     connection_state::Wait,
     error::GatewayError,
     http1::{BodyEncoder, BodyLength, Fields},
     plan::{RequestAttributes, RequestView, SubjectDetails, refused_admission},
     snapshot::Inspection,
-    transport::{
-        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
-    },
+    transport::{BodyError, ClientStream, ClientStreamLayer, KeptBytes, socket::yield_turn},
     usage::{JsonScanner, RequestMembers, UnreadableBody, check_names},
 };
 
 /// Most bytes of bodies that are kept for one client address, over all workers: those of some requests with the
 /// default `max_inspect`, and one request with the largest.
 const MAX_BYTES_OF_CLIENT: u64 = 32 << 20;
+/// Most bytes of bodies that are kept in the process.
+const MAX_BYTES: u64 = 512 << 20;
 /// Maximum number of reads in one poll. Then the task yields.
 const MAX_READS_PER_POLL: usize = 8;
 
@@ -49,7 +49,8 @@ impl Gateway {
         admitted: &mut AdmittedRequest<'_>,
         inspection: &Inspection,
     ) -> Result<(), GatewayError> {
-        let members = read_members(request, &admitted.route, inspection).await;
+        let held = HeldBytes::new(&self.shared.inspected_bytes, &request.usage);
+        let members = read_members(request, &admitted.route, inspection, held).await;
         let completed = members.and_then(|members| {
             let snapshot = &request.rules().snapshot;
             let input = self.decision_input(peer);
@@ -75,12 +76,13 @@ async fn read_members(
     request: &mut RequestContext,
     route: &WorkerRoute,
     inspection: &Inspection,
+    held: HeldBytes,
 ) -> Result<RequestMembers, GatewayError> {
     if request.client.length() == BodyLength::Known(0) {
         return Ok(RequestMembers::default());
     }
     check_type(&request.head.fields).map_err(GatewayError::UnreadableBody)?;
-    let stream = InspectedStream::new(request, route, inspection);
+    let stream = InspectedStream::new(request, route, inspection, held);
     let read = stream.fill(inspection.max).await;
     read.map_err(|error| match error {
         FillError::Body(error) => body_error(route, request, error),
@@ -109,7 +111,7 @@ fn check_type(fields: &Fields) -> Result<(), UnreadableBody> {
 enum FillError {
     /// The body failed.
     Body(BodyError),
-    /// The client holds too many bytes.
+    /// The client or the process holds too many bytes.
     NoRoom,
 }
 
@@ -121,9 +123,7 @@ struct InspectedStream {
 }
 
 struct InspectedBody {
-    bytes: Vec<u8>,
-    /// Number of `bytes` that were already forwarded.
-    start: usize,
+    kept: KeptBytes,
     /// True once the end has arrived.
     has_ended: bool,
     scanner: JsonScanner,
@@ -132,23 +132,36 @@ struct InspectedBody {
 
 /// Counts the bytes that a client's request holds until this is dropped.
 struct HeldBytes {
+    /// The bytes of the process.
+    all: Arc<UsageCount>,
     client: ClientHandle,
     bytes: u64,
 }
 
 impl HeldBytes {
-    /// Counts a body of `bytes` bytes; false if the client then holds too many.
+    fn new(all: &Arc<UsageCount>, client: &ClientHandle) -> Self {
+        Self { all: Arc::clone(all), client: client.clone(), bytes: 0 }
+    }
+
+    /// Counts a body of `bytes` bytes; false if the client or the process would then hold too many.
     fn grow_to(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let is_counted = self.client.inspected_bytes.try_add(more, MAX_BYTES_OF_CLIENT);
+        if !self.client.inspected_bytes.try_add(more, MAX_BYTES_OF_CLIENT) {
+            return false;
+        }
+        let is_counted = self.all.try_add(more, MAX_BYTES);
         if is_counted {
             self.bytes += more;
+        } else {
+            self.client.inspected_bytes.subtract(more);
         }
         is_counted
     }
 
     fn release(&mut self) {
-        self.client.inspected_bytes.subtract(std::mem::take(&mut self.bytes));
+        let bytes = std::mem::take(&mut self.bytes);
+        self.client.inspected_bytes.subtract(bytes);
+        self.all.subtract(bytes);
     }
 }
 
@@ -159,16 +172,20 @@ impl Drop for HeldBytes {
 }
 
 impl InspectedStream {
-    fn new(request: &RequestContext, route: &WorkerRoute, inspection: &Inspection) -> Self {
+    fn new(
+        request: &RequestContext,
+        route: &WorkerRoute,
+        inspection: &Inspection,
+        held: HeldBytes,
+    ) -> Self {
         Self {
             client: Rc::clone(&request.client),
             max_body: route.settings.max_body,
             body: RefCell::new(InspectedBody {
-                bytes: Vec::new(),
-                start: 0,
+                kept: KeptBytes::default(),
                 has_ended: false,
                 scanner: JsonScanner::new(Arc::clone(&inspection.paths)),
-                held: HeldBytes { client: request.usage.clone(), bytes: 0 },
+                held,
             }),
         }
     }
@@ -194,22 +211,22 @@ impl InspectedStream {
     fn poll_fill(&self, cx: &mut Context<'_>, max: usize) -> Poll<Result<(), FillError>> {
         let body = &mut *self.body.borrow_mut();
         for _ in 0..MAX_READS_PER_POLL {
-            if body.bytes.len() >= max {
+            if body.kept.bytes.len() >= max {
                 return Poll::Ready(Ok(()));
             }
-            let before = body.bytes.len();
-            let read = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body.bytes));
+            let before = body.kept.bytes.len();
+            let read = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body.kept.bytes));
             let count = read.map_err(FillError::Body)?;
             self.client.state().set_wait(Wait::Internal);
             if count == 0 {
                 body.has_ended = true;
                 return Poll::Ready(Ok(()));
             }
-            body.scanner.push(&body.bytes[before..body.bytes.len().min(max)]);
-            if body.bytes.len() as u64 > self.max_body {
+            body.scanner.push(&body.kept.bytes[before..body.kept.bytes.len().min(max)]);
+            if body.kept.bytes.len() as u64 > self.max_body {
                 return Poll::Ready(Err(FillError::Body(BodyError::TooLong)));
             }
-            if !body.held.grow_to(body.bytes.len() as u64) {
+            if !body.held.grow_to(body.kept.bytes.len() as u64) {
                 return Poll::Ready(Err(FillError::NoRoom));
             }
         }
@@ -220,10 +237,10 @@ impl InspectedStream {
     /// The members in the bytes that were read.
     fn members(&self, inspection: &Inspection) -> Result<RequestMembers, UnreadableBody> {
         let body = &mut *self.body.borrow_mut();
-        let has_arrived =
-            body.has_ended || self.client.length() == BodyLength::Known(body.bytes.len() as u64);
-        let is_complete = has_arrived && body.bytes.len() <= inspection.max;
-        let members = RequestMembers::read(&body.scanner, &body.bytes, is_complete)?;
+        let has_arrived = body.has_ended
+            || self.client.length() == BodyLength::Known(body.kept.bytes.len() as u64);
+        let is_complete = has_arrived && body.kept.bytes.len() <= inspection.max;
+        let members = RequestMembers::read(&body.scanner, &body.kept.bytes, is_complete)?;
         if !is_complete {
             let paths = inspection.paths.paths();
             let is_found = |index: usize| body.scanner.member(index).is_some();
@@ -237,7 +254,7 @@ impl InspectedStream {
             }
         }
         // The last read may have brought more than `max`.
-        if let Some(more) = body.bytes.get(inspection.max..) {
+        if let Some(more) = body.kept.bytes.get(inspection.max..) {
             body.scanner.push(more);
             check_names(&body.scanner)?;
         }
@@ -257,12 +274,8 @@ impl ClientStreamLayer for InspectedStream {
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>> {
         let body = &mut *self.body.borrow_mut();
-        if body.start < body.bytes.len() {
-            let end = body.bytes.len().min(body.start + READ_SIZE);
-            encoder.write(out, |out| out.extend_from_slice(&body.bytes[body.start..end]));
-            let count = end - std::mem::replace(&mut body.start, end);
-            if end == body.bytes.len() {
-                (body.bytes, body.start) = (Vec::new(), 0);
+        if let Some(count) = body.kept.forward(encoder, out) {
+            if body.kept.is_forwarded() {
                 body.held.release();
             }
             return Poll::Ready(Ok(count));
@@ -285,5 +298,34 @@ impl ClientStreamLayer for InspectedStream {
             return Poll::Ready(Err(BodyError::Ambiguous));
         }
         Poll::Ready(Ok(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_usage::ClientTable;
+
+    #[test]
+    fn bytes_are_bounded_for_a_client_and_for_the_process() {
+        let (all, table) = (Arc::new(UsageCount::default()), Arc::new(ClientTable::default()));
+        let held = |client: u8| {
+            let client = ClientHandle::from(table.usage([192, 0, 2, client].into()));
+            HeldBytes::new(&all, &client)
+        };
+        let (mut first, mut second) = (held(1), held(1));
+        assert!(first.grow_to(MAX_BYTES_OF_CLIENT - 1) && first.grow_to(MAX_BYTES_OF_CLIENT));
+        assert!(!second.grow_to(1), "the client has its share");
+        let mut others: Vec<_> =
+            (2..).take((MAX_BYTES / MAX_BYTES_OF_CLIENT) as usize).map(held).collect();
+        let last = others.len() - 1;
+        for other in &mut others[..last] {
+            assert!(other.grow_to(MAX_BYTES_OF_CLIENT));
+        }
+        assert!(!others[last].grow_to(1), "the process has its share");
+        first.release();
+        assert!(others[last].grow_to(1) && second.grow_to(1), "the bytes are free again");
+        drop((first, second, others));
+        assert_eq!(all.get(), 0);
     }
 }

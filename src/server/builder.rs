@@ -135,6 +135,7 @@ impl ServerBuilder {
             connection_limit: ConnectionLimit::new(files.clients as usize).into(),
             clients: Arc::default(),
             compression: Arc::default(),
+            inspected_bytes: Arc::default(),
             via: Via::default(),
             consumers: LiveConsumers::new(Arc::clone(&consumers.table)),
             overrides: LiveOverrides::default(),

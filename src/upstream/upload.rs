@@ -17,7 +17,8 @@ use crate::{
     connection_state::{COARSE_TICK, SweepWake, Wait},
     http1::{BodyEncoder, BodyLength},
     transport::{
-        BodyError, ClientStream, ClientStreamLayer, read_buffer::READ_SIZE, socket::yield_turn,
+        BodyError, ClientStream, ClientStreamLayer, KeptBytes, read_buffer::READ_SIZE,
+        socket::yield_turn,
     },
 };
 
@@ -64,9 +65,7 @@ pub struct BufferedUpload {
 
 #[derive(Default)]
 struct BufferedBody {
-    bytes: Vec<u8>,
-    /// Number of `bytes` that were already forwarded.
-    start: usize,
+    kept: KeptBytes,
     /// Number of bytes that have arrived.
     received: u64,
     /// True once the end has arrived.
@@ -116,10 +115,10 @@ impl BufferedUpload {
         let (state, body) = (self.client.state(), &mut *self.body.borrow_mut());
         let limit = self.settings.pacing.request_buffer;
         for _ in 0..MAX_READS_PER_POLL {
-            if body.bytes.len() >= limit.max(READ_SIZE) {
+            if body.kept.bytes.len() >= limit.max(READ_SIZE) {
                 return Poll::Ready(Ok(()));
             }
-            match self.client.poll_body(cx, BodyEncoder::Plain, &mut body.bytes) {
+            match self.client.poll_body(cx, BodyEncoder::Plain, &mut body.kept.bytes) {
                 Poll::Ready(Ok(0)) => {
                     body.has_ended = true;
                     return Poll::Ready(Ok(()));
@@ -151,7 +150,7 @@ impl BufferedUpload {
         since: CoarseTime,
     ) -> bool {
         let UploadSettings { client, pacing, is_streaming, .. } = self.settings;
-        if is_streaming || body.bytes.len() >= pacing.request_buffer {
+        if is_streaming || body.kept.bytes.len() >= pacing.request_buffer {
             return true;
         }
         if body.buffer.is_none() {
@@ -240,12 +239,9 @@ impl ClientStreamLayer for BufferedUpload {
         out: &mut Vec<u8>,
     ) -> Poll<Result<usize, BodyError>> {
         let body = &mut *self.body.borrow_mut();
-        if body.start < body.bytes.len() {
-            let end = body.bytes.len().min(body.start + READ_SIZE);
-            encoder.write(out, |out| out.extend_from_slice(&body.bytes[body.start..end]));
-            let count = end - std::mem::replace(&mut body.start, end);
-            if end == body.bytes.len() {
-                (body.bytes, body.start, body.buffer) = (Vec::new(), 0, None);
+        if let Some(count) = body.kept.forward(encoder, out) {
+            if body.kept.is_forwarded() {
+                body.buffer = None;
             }
             return Poll::Ready(Ok(count));
         }
