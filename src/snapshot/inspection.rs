@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::policy::{Cost, LimitPolicy, TierMatch};
+use super::section::Section;
 use crate::{
     identity::{KeyPart, KeyPlan},
     usage::{JsonPath, PathSet},
@@ -21,8 +22,10 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// The inspection that these limits and the key of a target need; `None` if they read no body, or too many members.
-    pub(super) fn of(
+    /// The inspection that the limits of a route and the key of its target need; `None` if they read no body. Reports
+    /// a fault if they read too many members.
+    pub(super) fn compile(
+        section: &Section<'_>,
         limits: &[Arc<LimitPolicy>],
         hash_key: Option<&KeyPlan>,
         max: u64,
@@ -52,8 +55,14 @@ impl Inspection {
         let required =
             groups.iter().map(|group| group.iter().fold(0, |mask, path| mask | bit(path)));
         let required = required.collect();
-        let paths = Arc::new(PathSet::new(paths)?);
-        Some(Box::new(Self { paths, required, max: usize::try_from(max).unwrap_or(usize::MAX) }))
+        let count = paths.len();
+        let Some(paths) = PathSet::new(paths) else {
+            let what = format!("limits that read {count} members of a request's body");
+            section.at("limits").fault(what, "at most 32 in a route");
+            return None;
+        };
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        Some(Box::new(Self { paths: Arc::new(paths), required, max }))
     }
 }
 

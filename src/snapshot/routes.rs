@@ -69,7 +69,8 @@ pub(super) fn compile(
         let counted = counted_headers(&limits, tokens);
         let edits = route_edits::compile(&section, route, rule.as_ref(), &counted, config);
         let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
-        let inspection = Inspection::of(&limits, hash_key.as_ref(), route.max_inspect.0);
+        let max_inspect = route.max_inspect.0;
+        let inspection = Inspection::compile(&section, &limits, hash_key.as_ref(), max_inspect);
         let settles = limits.iter().any(|policy| policy.cost.settled().is_some());
         let compress = super::compress::compile(&section, route, config);
         let auth = auth::of_route(&section, route, auth, config);

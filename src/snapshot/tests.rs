@@ -11,6 +11,7 @@ mod mirror;
 mod reserve;
 mod route_edits;
 mod route_match;
+mod settled_cost;
 mod variables;
 
 use std::path::Path;
