@@ -90,7 +90,10 @@ impl Folded<'_> {
         let limit = self.charge.limit.quota.capacity();
         let end = blocked.decision.reset_at;
         let own = self.own.decided().map(|decided| decided.decision);
-        let own_refusal = self.own.refused().map(|decided| decided.decision.retry_at);
+        // A permit may be free at any time: then the block alone decides.
+        let is_own_retry_known = !self.charge.limit.algorithm().holds_permit();
+        let own_refusal = self.own.refused().filter(|_| is_own_retry_known);
+        let own_refusal = own_refusal.map(|decided| decided.decision.retry_at);
         let decision = Decision {
             admitted: false,
             limit,

@@ -254,6 +254,22 @@ fn a_block_that_is_not_enforced_admits_and_uncounts() {
 }
 
 #[test]
+fn a_block_of_permits_names_its_end() {
+    let quota = Quota::new(1, 10_000, Algorithm::Concurrency);
+    let limit = Limit::new(LimitIdentity::new("permits", 0xfeed), quota);
+    let limit = Arc::new(limit.with_block(2, 5_000, 4_000));
+    let memory = MemoryStore::new(100);
+    let ask = || charge_in_memory(&memory, &[Charge { limit: &limit, key: Key(1), cost: 1 }], NOW);
+    assert!(ask().admitted);
+    ask();
+    for _ in 0..2 {
+        let verdict = ask();
+        let decision = verdict.decided(0).expect("a decision").decision;
+        assert_eq!((decision.admitted, decision.retry_at), (false, Some(NOW + 4_000)));
+    }
+}
+
+#[test]
 fn admitted_requests_make_no_record_of_a_block() {
     let (limit, memory) = (blocking("records"), MemoryStore::new(100));
     charge_in_memory(&memory, &[charge(&limit, 1)], NOW);
