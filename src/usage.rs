@@ -15,7 +15,7 @@
 //! | `scanner` | [`BodyScanner`]: the scanner for a `Content-Type` |
 //! | `decode` | [`UsageDecoder`]: removes a content coding before the scanner |
 //! | `formula` | [`CostFormula`]: what the found numbers cost |
-//! | `request` | [`RequestMembers`]: the members of a request that limits read |
+//! | `request`, `utf8` | [`RequestMembers`]: the members of a request that limits read; the check of its text |
 //! | `preset` | [`Preset`]: where known model APIs report their tokens |
 
 mod decode;
@@ -30,18 +30,19 @@ mod path;
 mod preset;
 mod request;
 mod scanner;
+mod utf8;
 
 pub use self::{
     decode::UsageDecoder,
     events::EventScanner,
-    formula::{CostFormula, CostTerm, Factor},
-    json::JsonScanner,
+    formula::{CostFormula, CostTerm, Factor, TermAbsence},
+    json::{Grammar, JsonScanner},
     lines::LineScanner,
     members::{FoundMember, MemberKind},
     number::Quantity,
     path::{InvalidPath, JsonPath, PathSet},
     preset::{Preset, PresetRole},
-    request::{MemberValue, RequestMembers, UnreadableBody, check_names},
+    request::{MemberValue, RequestMembers, RequestScanner, UnreadableBody},
     scanner::{BodyFormat, BodyScanner},
 };
 

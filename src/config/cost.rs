@@ -30,7 +30,8 @@ pub struct SettledCostConfig {
     /// Units that are charged in the end if the response does not report its cost: a number, or `estimate`. Default:
     /// `estimate`.
     pub missing: Option<MissingConfig>,
-    /// Maximum of the estimate and of the final charge. Default: the quota.
+    /// Maximum of the estimate and of the final charge. Default: none. A request whose estimate is more than its quota
+    /// is refused.
     #[schemars(range(min = 1, max = 9_007_199_254_740_991_u64))]
     pub max: Option<u64>,
 }

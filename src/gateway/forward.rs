@@ -218,9 +218,7 @@ pub(super) fn body_error(
     match error {
         BodyError::TooLong => GatewayError::BodyTooLong(route.settings.max_body),
         BodyError::TimedOut | BodyError::TooSlow => GatewayError::BodyTimeout,
-        BodyError::Ambiguous => {
-            GatewayError::UnreadableBody(UnreadableBody::Repeated("a member".to_owned()))
-        }
+        BodyError::Unreadable => GatewayError::UnreadableBody(UnreadableBody::Rest),
         BodyError::Malformed(error) => GatewayError::Framing(error),
         BodyError::ClientClosed => GatewayError::BodyIncomplete,
     }

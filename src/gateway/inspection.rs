@@ -24,7 +24,7 @@ use crate::{
     plan::{RequestAttributes, RequestView, SubjectDetails, refused_admission},
     snapshot::Inspection,
     transport::{BodyError, ClientStream, ClientStreamLayer, KeptBytes, socket::yield_turn},
-    usage::{JsonScanner, RequestMembers, UnreadableBody, check_names},
+    usage::{RequestMembers, RequestScanner, UnreadableBody},
 };
 
 /// Most bytes of bodies that are kept for one client address, over all workers: those of some requests with the
@@ -101,10 +101,17 @@ fn check_type(fields: &Fields) -> Result<(), UnreadableBody> {
     }
     let mut types = fields.get_all("content-type");
     let Some(value) = types.next() else { return Ok(()) };
-    let end = memchr::memchr(b';', value).unwrap_or(value.len());
-    let media_type = value[..end].trim_ascii().to_ascii_lowercase();
+    let value = value.to_ascii_lowercase();
+    let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let media_type = parts.next().unwrap_or_default();
     let is_json = media_type.ends_with(b"/json") || media_type.ends_with(b"+json");
-    if is_json && types.next().is_none() { Ok(()) } else { Err(UnreadableBody::MediaType) }
+    // In another character set, upstreams would read other members.
+    let is_utf8 = |parameter: &[u8]| {
+        memchr::memmem::find(parameter, b"charset").is_none()
+            || matches!(parameter, b"charset=utf-8" | b"charset=\"utf-8\"")
+    };
+    let is_readable = is_json && parts.all(is_utf8) && types.next().is_none();
+    if is_readable { Ok(()) } else { Err(UnreadableBody::MediaType) }
 }
 
 /// Why the first bytes of a body could not be read.
@@ -124,9 +131,11 @@ struct InspectedStream {
 
 struct InspectedBody {
     kept: KeptBytes,
+    /// Number of bytes that have arrived.
+    received: u64,
     /// True once the end has arrived.
     has_ended: bool,
-    scanner: JsonScanner,
+    scanner: RequestScanner,
     held: HeldBytes,
 }
 
@@ -183,8 +192,9 @@ impl InspectedStream {
             max_body: route.settings.max_body,
             body: RefCell::new(InspectedBody {
                 kept: KeptBytes::default(),
+                received: 0,
                 has_ended: false,
-                scanner: JsonScanner::new(Arc::clone(&inspection.paths)),
+                scanner: RequestScanner::new(Arc::clone(&inspection.paths)),
                 held,
             }),
         }
@@ -218,6 +228,7 @@ impl InspectedStream {
             let read = ready!(self.client.poll_body(cx, BodyEncoder::Plain, &mut body.kept.bytes));
             let count = read.map_err(FillError::Body)?;
             self.client.state().set_wait(Wait::Internal);
+            body.received += count as u64;
             if count == 0 {
                 body.has_ended = true;
                 return Poll::Ready(Ok(()));
@@ -237,8 +248,8 @@ impl InspectedStream {
     /// The members in the bytes that were read.
     fn members(&self, inspection: &Inspection) -> Result<RequestMembers, UnreadableBody> {
         let body = &mut *self.body.borrow_mut();
-        let has_arrived = body.has_ended
-            || self.client.length() == BodyLength::Known(body.kept.bytes.len() as u64);
+        let has_arrived =
+            body.has_ended || self.client.length() == BodyLength::Known(body.received);
         let is_complete = has_arrived && body.kept.bytes.len() <= inspection.max;
         let members = RequestMembers::read(&body.scanner, &body.kept.bytes, is_complete)?;
         if !is_complete {
@@ -256,7 +267,10 @@ impl InspectedStream {
         // The last read may have brought more than `max`.
         if let Some(more) = body.kept.bytes.get(inspection.max..) {
             body.scanner.push(more);
-            check_names(&body.scanner)?;
+            body.scanner.check()?;
+            if has_arrived {
+                body.scanner.check_end()?;
+            }
         }
         Ok(members)
     }
@@ -293,9 +307,12 @@ impl ClientStreamLayer for InspectedStream {
             read
         });
         let count = ready!(read)?;
+        body.received += count as u64;
         body.has_ended = count == 0;
-        if check_names(&body.scanner).is_err() {
-            return Poll::Ready(Err(BodyError::Ambiguous));
+        let is_end = body.has_ended || self.client.length() == BodyLength::Known(body.received);
+        let checked = if is_end { body.scanner.check_end() } else { body.scanner.check() };
+        if checked.is_err() {
+            return Poll::Ready(Err(BodyError::Unreadable));
         }
         Poll::Ready(Ok(count))
     }

@@ -10,7 +10,7 @@ use http::{HeaderName, Method, header};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{
-    canonical::{canonical_path_param, strip_matrix_params},
+    canonical::{canonical_path_param, strip_matrix_params, trim},
     client::{ClientAddress, mask_address},
     consumer::Consumer,
     extract::{AmbiguousValue, single_cookie, single_query_param},
@@ -197,7 +197,7 @@ fn member<'r>(
             });
         }
     };
-    Ok(Cow::Borrowed(text.as_bytes()))
+    Ok(Cow::Borrowed(trim(text.as_bytes())))
 }
 
 /// The keyed hash of a request's access token, which is its key for limits by `token`.

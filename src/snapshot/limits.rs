@@ -209,8 +209,7 @@ fn cost(section: &Section<'_>, limit: &config::LimitConfig, quota: &Quota) -> Co
                     .at("max_cost")
                     .fault("`max_cost` with a cost that is settled", "`cost.max`");
             }
-            let capacity = if is_max_known { max_possible } else { u64::MAX };
-            Cost::Settled(Arc::new(settled_cost::compile(&at, settled, capacity)))
+            Cost::Settled(Arc::new(settled_cost::compile(&at, settled)))
         }
         config::CostConfig::Response(name) => {
             header(&at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })

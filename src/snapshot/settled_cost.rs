@@ -13,8 +13,10 @@ use crate::{
     config::{ActualConfig, EstimateConfig, MissingConfig, SettledCostConfig},
     http1::Fields,
     identity::AmbiguousValue,
+    limit::MAX_UNITS,
     usage::{
         CostFormula, CostTerm, Factor, JsonPath, MemberValue, PathSet, Preset, RequestMembers,
+        TermAbsence,
     },
 };
 
@@ -115,15 +117,12 @@ impl SettledCost {
     }
 }
 
-/// Compiles the cost of a limit whose largest possible charge is `capacity`. Reports faults.
-pub(super) fn compile(
-    section: &Section<'_>,
-    configured: &SettledCostConfig,
-    capacity: u64,
-) -> SettledCost {
-    let max = configured.max.unwrap_or(capacity);
-    let expected = format!("1 to {capacity}: a higher cost would never be admitted");
-    section.at("max").ensure(max <= capacity, &format!("`{max}`"), &expected);
+/// Compiles the cost of a limit. Reports faults.
+pub(super) fn compile(section: &Section<'_>, configured: &SettledCostConfig) -> SettledCost {
+    let max = configured.max.unwrap_or(MAX_UNITS);
+    let expected = format!("a whole number from 1 to {MAX_UNITS}");
+    section.at("max").ensure((1..=MAX_UNITS).contains(&max), &format!("`{max}`"), &expected);
+    let max = max.clamp(1, MAX_UNITS);
     let missing = match configured.missing {
         None | Some(MissingConfig::Estimate) => None,
         Some(MissingConfig::Units(units)) => Some(units),
@@ -194,7 +193,8 @@ fn weighted(section: &Section<'_>, weights: &BTreeMap<String, f64>) -> ActualCos
             }
         };
         if let Some(factor) = factor(&at, *number) {
-            terms.push(CostTerm { alternatives: vec![paths.len()], factor });
+            let absence = TermAbsence::Nothing;
+            terms.push(CostTerm { alternatives: vec![paths.len()], factor, absence });
             paths.push(path);
         }
     }

@@ -22,9 +22,11 @@ pub enum BodyError {
     /// The client sends more slowly than the upstream's `min_rate`.
     #[error("the request's body arrives more slowly than this upstream requires")]
     TooSlow,
-    /// The rest of the body repeats a member that limits have read.
-    #[error("a member of the request's body by which requests are counted is repeated")]
-    Ambiguous,
+    /// The rest of the body is no JSON, or repeats a member that limits have read.
+    #[error(
+        "the rest of the request's body is no JSON, or repeats a member by which requests are counted"
+    )]
+    Unreadable,
     /// The client closed the connection.
     #[error("the client closed the connection before the end of the request's body")]
     ClientClosed,

@@ -30,10 +30,22 @@ pub struct CostTerm {
     pub alternatives: Vec<usize>,
     /// What a unit of it costs.
     pub factor: Factor,
+    /// What a body without it costs.
+    pub absence: TermAbsence,
 }
 
-/// The cost of a body: the sum of its terms, rounded up to whole units. A term that the body lacks adds nothing; a
-/// body that has none of the terms reports no cost.
+/// What a body costs that lacks a term.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TermAbsence {
+    /// What its other terms cost.
+    #[default]
+    Nothing,
+    /// It is not known: the body ended before it reported its cost.
+    Unknown,
+}
+
+/// The cost of a body: the sum of its terms, rounded up to whole units. A term that the body lacks adds nothing, or
+/// means that the cost is not known; a body that has none of the terms reports no cost.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CostFormula {
     /// The sums, of which the first that a body has any term of counts.
@@ -43,7 +55,8 @@ pub struct CostFormula {
 impl CostFormula {
     /// The number at the path with index 0.
     pub fn single() -> Self {
-        Self { sums: vec![vec![CostTerm { alternatives: vec![0], factor: Factor::ONE }]] }
+        let absence = TermAbsence::Unknown;
+        Self { sums: vec![vec![CostTerm { alternatives: vec![0], factor: Factor::ONE, absence }]] }
     }
 
     /// The cost, at most 2^53 - 1; `None` if no number was found. `quantity` gives the number at the path with an index.
@@ -53,11 +66,18 @@ impl CostFormula {
 }
 
 fn sum(terms: &[CostTerm], quantity: impl Fn(usize) -> Option<Quantity>) -> Option<u64> {
-    let found = |term: &CostTerm| {
-        let quantity = term.alternatives.iter().find_map(|path| quantity(*path))?;
-        Some(quantity.billionths().saturating_mul(u128::from(term.factor.0)))
-    };
-    let total = terms.iter().filter_map(found).reduce(u128::saturating_add)?;
+    let mut total: Option<u128> = None;
+    for CostTerm { alternatives, factor, absence } in terms {
+        match alternatives.iter().find_map(|path| quantity(*path)) {
+            Some(quantity) => {
+                let cost = quantity.billionths().saturating_mul(u128::from(factor.0));
+                total = Some(total.unwrap_or(0).saturating_add(cost));
+            }
+            None if *absence == TermAbsence::Unknown => return None,
+            None => {}
+        }
+    }
+    let total = total?;
     let unit = u128::from(STEPS) * u128::from(STEPS);
     Some(u64::try_from(total.div_ceil(unit)).unwrap_or(MAX_UNITS).min(MAX_UNITS))
 }
@@ -67,7 +87,8 @@ mod tests {
     use super::*;
 
     fn term(path: usize, factor: f64) -> CostTerm {
-        CostTerm { alternatives: vec![path], factor: Factor::new(factor).unwrap() }
+        let absence = TermAbsence::Nothing;
+        CostTerm { alternatives: vec![path], factor: Factor::new(factor).unwrap(), absence }
     }
 
     #[test]

@@ -16,11 +16,13 @@ const MAX_RAW_NAME: usize = 6 * MAX_NAME;
 /// Finds the members at a few paths of a JSON text, or of several texts in a row, of which the last one that has a
 /// member counts.
 ///
-/// It does not check the whole syntax: in values that no path leads to, only strings and brackets matter. Text that
-/// is not JSON ends the scan; what was found before stays.
+/// It does not check the whole syntax: in values that no path leads to, only strings and brackets matter, and with
+/// [`Grammar::Strict`] that nothing else can be taken for one. Text that is not JSON ends the scan; what was found
+/// before stays.
 #[derive(Clone, Debug)]
 pub struct JsonScanner {
     paths: Arc<PathSet>,
+    grammar: Grammar,
     members: Members,
     state: ScanState,
     /// The open objects and arrays that paths lead into, the innermost last.
@@ -37,6 +39,16 @@ pub struct JsonScanner {
     start: u64,
     /// The number of bytes before the current piece.
     offset: u64,
+}
+
+/// Which texts a scanner accepts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Grammar {
+    /// One text, without anything that lenient parsers add to JSON, such as comments: its structure must be the same to
+    /// every parser.
+    Strict,
+    /// Several texts in a row, with `NaN` and `Infinity`, which Python writes.
+    Lenient,
 }
 
 /// An open object or array.
@@ -56,6 +68,8 @@ struct Level {
 enum ScanState {
     /// The space before a text, or a text.
     Root,
+    /// The space after the only text.
+    End,
     /// The space before a value.
     Value,
     /// The space before the first value of an array, or its end.
@@ -81,9 +95,16 @@ enum ScanState {
     Broken,
 }
 
-/// The meaning of a byte in a value that is skipped.
+/// The meaning of a byte in a value that is skipped: 0 for the bytes of numbers, literals and space between values, 4 for
+/// bytes that JSON has only in strings.
 const SKIP_CLASS: [u8; 256] = {
-    let mut class = [0; 256];
+    let mut class = [4; 256];
+    let others = b"0123456789+-.eEtrufalsn,: \t\n\r";
+    let mut at = 0;
+    while at < others.len() {
+        class[others[at] as usize] = 0;
+        at += 1;
+    }
     class[b'"' as usize] = 1;
     class[b'{' as usize] = 2;
     class[b'[' as usize] = 2;
@@ -94,8 +115,9 @@ const SKIP_CLASS: [u8; 256] = {
 
 impl JsonScanner {
     /// A scanner at the beginning of a text.
-    pub fn new(paths: Arc<PathSet>) -> Self {
+    pub fn new(paths: Arc<PathSet>, grammar: Grammar) -> Self {
         Self {
+            grammar,
             members: Members::new(paths.paths().len()),
             paths,
             state: ScanState::Root,
@@ -157,9 +179,9 @@ impl JsonScanner {
         self.state == ScanState::Broken
     }
 
-    /// True between two texts.
-    pub fn is_between_texts(&self) -> bool {
-        self.state == ScanState::Root
+    /// True once the only text has ended.
+    pub fn has_ended(&self) -> bool {
+        self.state == ScanState::End
     }
 
     /// Handles the bytes from `at`, at least one. Returns how many.
@@ -234,6 +256,7 @@ impl JsonScanner {
                 self.state = ScanState::Number;
             }
             b't' | b'f' | b'n' => self.state = ScanState::Literal,
+            b'N' | b'I' if self.grammar == Grammar::Lenient => self.state = ScanState::Literal,
             _ => self.state = ScanState::Broken,
         }
     }
@@ -266,7 +289,11 @@ impl JsonScanner {
 
     fn end_value(&mut self) {
         if self.depth == 0 {
-            self.restart();
+            if self.grammar == Grammar::Strict {
+                self.state = ScanState::End;
+            } else {
+                self.restart();
+            }
             return;
         }
         let level = &self.levels[self.depth - 1];
@@ -298,6 +325,10 @@ impl JsonScanner {
     fn read_number(&mut self, byte: u8) -> usize {
         match self.number.push(byte) {
             NumberStep::Taken => 1,
+            // `-Infinity`
+            NumberStep::Invalid if byte == b'I' && self.grammar == Grammar::Lenient => {
+                self.enter(ScanState::Literal)
+            }
             NumberStep::Invalid => self.enter(ScanState::Broken),
             NumberStep::Ended => {
                 let quantity = self.number.quantity();
@@ -311,6 +342,7 @@ impl JsonScanner {
     fn read_literal(&mut self, byte: u8) -> usize {
         match byte {
             b'a'..=b'z' => 1,
+            b'A'..=b'Z' if self.grammar == Grammar::Lenient => 1,
             b',' | b']' | b'}' | b' ' | b'\t'..=b'\r' => {
                 self.find(self.complete(), MemberKind::Literal);
                 self.end_value();
@@ -351,7 +383,11 @@ impl JsonScanner {
             let class = SKIP_CLASS[usize::from(bytes[at])];
             at += 1;
             match class {
-                0 => {}
+                4 if self.grammar == Grammar::Strict => {
+                    self.state = ScanState::Broken;
+                    return at;
+                }
+                0 | 4 => {}
                 1 => {
                     self.state = ScanState::SkipText;
                     at += self.skip_text(&bytes[at..]);

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    formula::{CostFormula, CostTerm, Factor},
+    formula::{CostFormula, CostTerm, Factor, TermAbsence},
     path::{JsonPath, PathSet},
 };
 
@@ -40,19 +40,25 @@ pub enum PresetRole {
 /// A number of a response: its role, and the paths of which the first that a response has counts.
 pub(super) struct PresetTerm {
     role: PresetRole,
+    absence: TermAbsence,
     pub(super) paths: &'static [&'static str],
 }
 
 const fn input(paths: &'static [&'static str]) -> PresetTerm {
-    PresetTerm { role: PresetRole::Input, paths }
+    PresetTerm { role: PresetRole::Input, absence: TermAbsence::Nothing, paths }
 }
 
 const fn output(paths: &'static [&'static str]) -> PresetTerm {
-    PresetTerm { role: PresetRole::Output, paths }
+    PresetTerm { role: PresetRole::Output, absence: TermAbsence::Nothing, paths }
 }
 
 const fn total(paths: &'static [&'static str]) -> PresetTerm {
-    PresetTerm { role: PresetRole::Total, paths }
+    PresetTerm { role: PresetRole::Total, absence: TermAbsence::Nothing, paths }
+}
+
+/// The output that a stream reports at its end, after a first number that is not final: without it, the cost is not known.
+const fn final_output(paths: &'static [&'static str]) -> PresetTerm {
+    PresetTerm { role: PresetRole::Output, absence: TermAbsence::Unknown, paths }
 }
 
 /// The names of chat completions, then those of responses: in JSON, and in the event `response.completed`.
@@ -62,12 +68,12 @@ const OPENAI: &[PresetTerm] = &[
     output(&["usage.completion_tokens", "usage.output_tokens", "response.usage.output_tokens"]),
 ];
 
-/// `input_tokens` has no cached tokens. `message_delta` counts the whole output so far.
+/// `input_tokens` has no cached tokens. `message_delta` counts the whole output; `message_start` has its first token alone.
 const ANTHROPIC: &[PresetTerm] = &[
     input(&["usage.input_tokens", "message.usage.input_tokens"]),
     input(&["usage.cache_creation_input_tokens", "message.usage.cache_creation_input_tokens"]),
     input(&["usage.cache_read_input_tokens", "message.usage.cache_read_input_tokens"]),
-    output(&["usage.output_tokens", "message.usage.output_tokens"]),
+    final_output(&["usage.output_tokens"]),
 ];
 
 /// Each element of an array, or each event, has the tokens so far.
@@ -122,9 +128,13 @@ impl Preset {
         let paths: &[&str] = match self {
             Self::Openai => &["max_completion_tokens", "max_tokens", "max_output_tokens"],
             Self::Anthropic => &["max_tokens"],
-            Self::Gemini => {
-                &["generationConfig.maxOutputTokens", "generation_config.max_output_tokens"]
-            }
+            // Google's parsers read both spellings of each name.
+            Self::Gemini => &[
+                "generationConfig.maxOutputTokens",
+                "generationConfig.max_output_tokens",
+                "generation_config.maxOutputTokens",
+                "generation_config.max_output_tokens",
+            ],
             Self::Bedrock => &["inferenceConfig.maxTokens"],
             Self::Ollama => &["options.num_predict"],
         };
@@ -145,7 +155,11 @@ impl Preset {
             };
             let first = paths.len();
             paths.extend(term.paths.iter().filter_map(|path| path.parse().ok()));
-            sums[sum].push(CostTerm { alternatives: (first..paths.len()).collect(), factor });
+            sums[sum].push(CostTerm {
+                alternatives: (first..paths.len()).collect(),
+                factor,
+                absence: term.absence,
+            });
         }
         let sums = sums.into_iter().filter(|terms| !terms.is_empty()).collect();
         (PathSet::new(paths), CostFormula { sums })

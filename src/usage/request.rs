@@ -1,12 +1,15 @@
 //! [`RequestMembers`]: the members of a request's JSON body that limits read.
 
+use std::sync::Arc;
+
 use serde::de::IgnoredAny;
 
 use super::{
-    json::JsonScanner,
+    json::{Grammar, JsonScanner},
     members::{FoundMember, MemberKind},
     number::Quantity,
     path::{JsonPath, PathSet},
+    utf8::Utf8Check,
 };
 
 /// The members of a request's body at the paths of a set.
@@ -36,7 +39,7 @@ pub enum UnreadableBody {
     NotJson(String),
     /// The body has another type.
     #[error(
-        "the request's body must be JSON, because its limits read it; send `content-type: application/json`"
+        "the request's body must be JSON in UTF-8, because its limits read it; send `content-type: application/json`"
     )]
     MediaType,
     /// The body is compressed.
@@ -57,11 +60,78 @@ pub enum UnreadableBody {
     /// A member occurs twice.
     #[error("`{0}` must be in the request's body at most once: requests are counted by it")]
     Repeated(String),
+    /// The rest of a longer body is no JSON, or repeats a member.
+    #[error(
+        "the rest of the request's body is no JSON, or repeats a member by which requests are counted"
+    )]
+    Rest,
     /// A member has a name that some upstreams read as another one.
     #[error(
         "a member of the request's body can be taken for `{0}`, by which requests are counted; send only `{0}`"
     )]
     Misspelt(String),
+}
+
+/// Finds members of a request's body, which must be one JSON text in UTF-8.
+#[derive(Debug)]
+pub struct RequestScanner {
+    json: JsonScanner,
+    utf8: Utf8Check,
+    is_utf8: bool,
+}
+
+impl RequestScanner {
+    /// A scanner at the beginning of a body.
+    pub fn new(paths: Arc<PathSet>) -> Self {
+        let json = JsonScanner::new(paths, Grammar::Strict);
+        Self { json, utf8: Utf8Check::default(), is_utf8: true }
+    }
+
+    /// Looks at the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.is_utf8 &= self.utf8.push(bytes);
+        self.json.push(bytes);
+    }
+
+    /// The member at the path with this index.
+    pub fn member(&self, path: usize) -> Option<FoundMember> {
+        self.json.member(path)
+    }
+
+    /// Checks what has arrived: that it can go on as JSON, and that each member can be read in one way alone.
+    ///
+    /// # Errors
+    /// It is no JSON, or a member occurs twice in an object, or under a name that differs in capitals alone.
+    pub fn check(&self) -> Result<(), UnreadableBody> {
+        if !self.is_utf8 {
+            return Err(UnreadableBody::NotJson("it is not UTF-8".to_owned()));
+        }
+        if self.json.is_broken() {
+            return Err(UnreadableBody::NotJson("it has a syntax error".to_owned()));
+        }
+        let first = |mask: u32| self.json.paths().paths().get(mask.trailing_zeros() as usize);
+        if let Some(path) = first(self.json.repeated()) {
+            return Err(UnreadableBody::Repeated(path.to_string()));
+        }
+        match first(self.json.misspelt()) {
+            Some(path) => Err(UnreadableBody::Misspelt(path.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the end of the body.
+    ///
+    /// # Errors
+    /// See [`Self::check`]; or the text has not ended.
+    pub fn check_end(&mut self) -> Result<(), UnreadableBody> {
+        // A number that is the whole text ends with it.
+        self.json.push(b" ");
+        self.check()?;
+        if self.json.has_ended() && self.utf8.is_complete() {
+            return Ok(());
+        }
+        Err(UnreadableBody::NotJson("it ends too early".to_owned()))
+    }
 }
 
 impl RequestMembers {
@@ -70,25 +140,24 @@ impl RequestMembers {
     /// # Errors
     /// The body is no JSON, or a member can be read in more than one way.
     pub fn read(
-        scanner: &JsonScanner,
+        scanner: &RequestScanner,
         body: &[u8],
         is_complete: bool,
     ) -> Result<Self, UnreadableBody> {
         if is_complete {
-            serde_json::from_slice::<IgnoredAny>(body)
-                .map_err(|error| UnreadableBody::NotJson(error.to_string()))?;
-        } else if scanner.is_broken() {
-            let detail = "its first bytes are none".to_owned();
-            return Err(UnreadableBody::NotJson(detail));
+            let not_json = |error: serde_json::Error| UnreadableBody::NotJson(error.to_string());
+            serde_json::from_slice::<IgnoredAny>(body).map_err(not_json)?;
         }
-        check_names(scanner)?;
-        let paths = scanner.paths().paths().iter().enumerate();
+        scanner.check()?;
+        let paths = scanner.json.paths().paths().iter().enumerate();
         let member = |(index, path): (usize, &JsonPath)| {
-            let value =
-                scanner.member(index).map_or(MemberValue::Missing, |found| value(body, found));
-            (path.clone(), value)
+            let value = match scanner.member(index) {
+                None => MemberValue::Missing,
+                Some(found) => value(body, found, path)?,
+            };
+            Ok((path.clone(), value))
         };
-        Ok(Self(paths.map(member).collect()))
+        paths.map(member).collect::<Result<_, _>>().map(Self)
     }
 
     /// Reads the members at `paths` of a complete `body`.
@@ -96,7 +165,7 @@ impl RequestMembers {
     /// # Errors
     /// See [`Self::read`].
     pub fn of(paths: PathSet, body: &[u8]) -> Result<Self, UnreadableBody> {
-        let mut scanner = JsonScanner::new(paths.into());
+        let mut scanner = RequestScanner::new(paths.into());
         scanner.push(body);
         Self::read(&scanner, body, true)
     }
@@ -108,42 +177,38 @@ impl RequestMembers {
     }
 }
 
-/// Checks that each member can be read in one way alone.
-///
-/// # Errors
-/// A member occurs twice in an object, or under a name that differs in capitals alone.
-pub fn check_names(scanner: &JsonScanner) -> Result<(), UnreadableBody> {
-    let first = |mask: u32| scanner.paths().paths().get(mask.trailing_zeros() as usize);
-    if let Some(path) = first(scanner.repeated()) {
-        return Err(UnreadableBody::Repeated(path.to_string()));
-    }
-    match first(scanner.misspelt()) {
-        Some(path) => Err(UnreadableBody::Misspelt(path.to_string())),
-        None => Ok(()),
-    }
-}
-
-fn value(body: &[u8], found: FoundMember) -> MemberValue {
+/// The value of a member that was found in `body`.
+fn value(body: &[u8], found: FoundMember, path: &JsonPath) -> Result<MemberValue, UnreadableBody> {
     let start = usize::try_from(found.start).unwrap_or(usize::MAX);
     let text = body.get(start..).unwrap_or_default();
     // The value is the first of what follows.
     let mut values = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
-    if found.kind == MemberKind::Container {
-        return MemberValue::Container;
-    }
-    match (values.next(), found.kind) {
-        (Some(Ok(serde_json::Value::String(text))), _) => MemberValue::Text(text),
-        (Some(Ok(serde_json::Value::Bool(value))), _) => MemberValue::Bool(value),
-        (Some(Ok(serde_json::Value::Number(number))), MemberKind::Number(quantity)) => {
-            MemberValue::Number(quantity, canonical_number(&number))
+    Ok(match found.kind {
+        MemberKind::Container => MemberValue::Container,
+        MemberKind::Number(quantity) => {
+            let number = match values.next() {
+                Some(Ok(serde_json::Value::Number(number))) => canonical_number(&number),
+                // Beyond the largest number of JSON's readers, which take it as infinite.
+                _ if text.starts_with(b"-") => "-inf".to_owned(),
+                _ => "inf".to_owned(),
+            };
+            MemberValue::Number(quantity, number)
         }
-        _ => MemberValue::Missing,
-    }
+        MemberKind::Literal => match values.next() {
+            Some(Ok(serde_json::Value::Bool(value))) => MemberValue::Bool(value),
+            _ => MemberValue::Missing,
+        },
+        MemberKind::Text => match values.next() {
+            Some(Ok(serde_json::Value::String(text))) => MemberValue::Text(text),
+            _ => return Err(UnreadableBody::NotJson(format!("`{path}` is no valid text"))),
+        },
+    })
 }
 
 /// One text for all spellings of a number: `1`, `1.0` and `1e0` are `1`.
 fn canonical_number(number: &serde_json::Number) -> String {
     match number.as_f64() {
+        Some(0.0) => "0".to_owned(),
         Some(float) if number.is_f64() => float.to_string(),
         _ => number.to_string(),
     }
@@ -166,6 +231,15 @@ mod tests {
             let number = model(&format!("{{\"model\":{one}}}"));
             let expected = MemberValue::Number(Quantity::units(1), "1".to_owned());
             assert_eq!(number, expected, "{one}");
+        }
+        for (number, quantity, text) in [
+            ("1e309", Quantity::MAX, "inf"),
+            (&*"9".repeat(400), Quantity::MAX, "inf"),
+            ("-1e309", Quantity::units(0), "-inf"),
+            ("-0.0", Quantity::units(0), "0"),
+        ] {
+            let expected = MemberValue::Number(quantity, text.to_owned());
+            assert_eq!(model(&format!("{{\"model\":{number}}}")), expected, "{number}");
         }
         assert_eq!(model(r#"{"model":true}"#), MemberValue::Bool(true));
         assert_eq!(model(r#"{"model":[1]}"#), MemberValue::Container);

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    events::EventScanner, json::JsonScanner, lines::LineScanner, number::Quantity, path::PathSet,
+    events::EventScanner,
+    json::{Grammar, JsonScanner},
+    lines::LineScanner,
+    number::Quantity,
+    path::PathSet,
 };
 
 /// How the JSON of a body is arranged.
@@ -57,7 +61,7 @@ impl BodyFormat {
 impl BodyScanner {
     /// A scanner for the members at `paths` of a body in `format`.
     pub fn new(format: BodyFormat, paths: Arc<PathSet>) -> Self {
-        let json = JsonScanner::new(paths);
+        let json = JsonScanner::new(paths, Grammar::Lenient);
         match format {
             BodyFormat::Json => Self::Json(json),
             BodyFormat::Events => Self::Events(EventScanner::new(json)),

@@ -130,7 +130,8 @@ fn repeated_and_misspelt_members_are_reported() {
         ("{\"o\":{\"maxto\u{212b}ens\":1}}", 0, 0),
     ] {
         for step in [1, 2, 3, 100] {
-            let mut scanner = JsonScanner::new(paths(&["model", "o.max", "o.maxtokens"]));
+            let mut scanner =
+                JsonScanner::new(paths(&["model", "o.max", "o.maxtokens"]), Grammar::Strict);
             body.as_bytes().chunks(step).for_each(|piece| scanner.push(piece));
             let repeated = if body.contains("\"o\":{},") { 0 } else { repeated };
             let found = (scanner.repeated() & 3, scanner.misspelt());
@@ -141,12 +142,12 @@ fn repeated_and_misspelt_members_are_reported() {
 
 #[test]
 fn deep_and_long_texts_need_no_memory() {
-    let mut scanner = JsonScanner::new(paths(&["a.b"]));
+    let mut scanner = JsonScanner::new(paths(&["a.b"]), Grammar::Lenient);
     scanner.push(b"{\"a\":{\"x\":");
     for _ in 0..100_000 {
         scanner.push(b"[[[{\"b\":");
     }
-    let mut name = JsonScanner::new(paths(&["a.b"]));
+    let mut name = JsonScanner::new(paths(&["a.b"]), Grammar::Lenient);
     name.push(b"{\"");
     for _ in 0..10_000 {
         name.push(b"aaaaaaaa\\u0061");
@@ -154,6 +155,26 @@ fn deep_and_long_texts_need_no_memory() {
     name.push(b"\":1,\"a\":{\"b\":2}}");
     assert_eq!(name.quantity(0), Some(Quantity::units(2)));
     assert!(size_of::<JsonScanner>() <= 704, "{}", size_of::<JsonScanner>());
+}
+
+#[test]
+fn what_python_writes_is_read_in_responses() {
+    let body = r#"{"x":NaN,"y":[-Infinity],"z":-Infinity,"t":7,"w":Infinity}"#;
+    assert_eq!(found_in_any_pieces(BodyFormat::Json, &["t"], body), [Some(7)]);
+}
+
+#[test]
+fn a_body_that_expands_too_much_is_not_decoded() {
+    let body = format!("{{\"t\":7,\"x\":\"{}\"}}", "a".repeat(64 << 20));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(body.as_bytes()).unwrap();
+    let zstd = zstd::encode_all(body.as_bytes(), 3).unwrap();
+    for (coding, coded) in [(&b"gzip"[..], gzip.finish().unwrap()), (b"zstd", zstd)] {
+        let scanner = BodyScanner::new(BodyFormat::Json, paths(&["t"]));
+        let mut decoder = UsageDecoder::new(Some(coding), scanner).unwrap();
+        coded.chunks(4_096).for_each(|piece| decoder.push(piece));
+        assert!(decoder.has_failed());
+    }
 }
 
 #[test]

@@ -17,8 +17,8 @@ fn a_cost_that_cannot_be_settled_is_refused_with_the_reason() {
         ("{weights: {a..b: 1}}", "a path has no empty segment"),
         ("{weights: {a: -1}}", "a factor from 0 to 1000000000"),
         ("{preset: openai, weights: {total: 1}}", "`input` or `output`"),
-        ("{actual: bytes, max: 6}", "1 to 5: a higher cost would never be admitted"),
-        ("{actual: bytes, estimate: 6}", "at most 5: no request would be admitted"),
+        ("{actual: bytes, max: 0}", "`0`, expected a whole number from 1 to 9007199254740991"),
+        ("{actual: bytes, max: 5, estimate: 6}", "at most 5: no request would be admitted"),
     ] {
         let faults = faults_of(&format!("{{quota: 5, window: 10s, cost: {cost}}}"));
         assert!(faults.contains(reason), "{cost}: {faults}");
@@ -31,6 +31,17 @@ fn a_cost_that_cannot_be_settled_is_refused_with_the_reason() {
             format!("{{quota: 5, window: 10s, algorithm: {algorithm}, cost: {{actual: bytes}}}}");
         assert!(faults_of(&limit).contains("cost"), "{algorithm}");
     }
+}
+
+#[test]
+fn a_cost_may_exceed_the_quota_of_the_limit_itself() {
+    // A plan may have a larger one.
+    let limit = "{quota: 5, window: 10s, cost: {estimate: header:x, actual: json:a}}";
+    let snapshot = compile(&GOOD.replace("{quota: 5, window: 10s}", limit)).unwrap();
+    let cost = snapshot.limits[0].cost.settled().unwrap();
+    assert_eq!(cost.settled(Some(128_000), 1), 128_000);
+    let headers = [("x", "100000")].into_iter().collect();
+    assert_eq!(cost.estimate(&headers, None), Ok(100_000));
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn requests_are_counted_by_a_member_of_their_body() {
         assert_eq!(left(r#"{"model":"gpt"}"#, 0), 2);
         assert_eq!(left(r#" { "x": {"model":"other"}, "mod\u0065l" : "g\u0070t" } "#, 1), 1);
         assert_eq!(left(r#"{"text":"\"model\":\"other\"","model":"gpt"}"#, 2), 0);
-        assert_eq!(left(r#"{"model":"gpt"}"#, 3), 0, "refused");
+        assert_eq!(left(r#"{"model":" gpt\t"}"#, 3), 0, "refused");
         assert_eq!(left(r#"{"model":"other"}"#, 0), 2);
         assert_eq!(left(r#"{"model":1}"#, 1), 2);
         assert_eq!(left(r#"{"model":1.0}"#, 2), 1);
@@ -90,6 +90,9 @@ fn bodies_that_limits_cannot_read_are_refused() {
         ("/model", json, "model=a", 400, "must be JSON"),
         ("/model", json, r#"{"model":"a""#, 400, "must be JSON"),
         ("/model", json, r#"{"model":"a"}{}"#, 400, "must be JSON"),
+        ("/model", json, r#"{"model":"\ud800"}"#, 400, "must be JSON"),
+        ("/model", "Content-Type: application/json; charset=utf-7\r\n", "{}", 400, "in UTF-8"),
+        ("/model", "Content-Type: application/json;Charset=\"UTF-16\"\r\n", "{}", 400, "in UTF-8"),
         ("/model", "Content-Type: text/plain\r\n", r#"{"model":"a"}"#, 400, "content-type"),
         ("/model", "Content-Encoding: gzip\r\n", r#"{"model":"a"}"#, 415, "content-encoding"),
         ("/model", json, &late, 413, "within the first 1024 bytes"),
@@ -114,18 +117,59 @@ fn bodies_that_limits_cannot_read_are_refused() {
 }
 
 #[test]
-fn a_member_that_is_repeated_late_ends_the_request() {
+fn a_longer_body_is_json_and_repeats_no_member_to_its_end() {
     let upstream = Upstream::hello();
     let gateway = Gateway::start(&rules(&upstream));
     let padding = "x".repeat(400_000);
-    let body = format!("{{\"model\":\"cheap\",\"x\":\"{padding}\",\"model\":\"dear\"}}");
-    let mut client = Client::connect(gateway.address());
-    client.send(format!(
-        "POST /model HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    ));
-    assert_eq!(client.read_response().status, 400);
+    let start = format!("{{\"options\":{{\"max\":1}},\"x\":\"{padding}\"").into_bytes();
+    let ask = |end: &[u8], is_chunked: bool| {
+        let mut client = Client::connect(gateway.address());
+        let length = start.len() + end.len();
+        let framing = if is_chunked {
+            "Transfer-Encoding: chunked".to_owned()
+        } else {
+            format!("Content-Length: {length}")
+        };
+        client.send(format!(
+            "POST /tokens HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{framing}\r\n\r\n"
+        ));
+        if is_chunked {
+            client.send(format!("{length:x}\r\n"));
+        }
+        client.send(&start);
+        client.send(end);
+        if is_chunked {
+            client.send("\r\n0\r\n\r\n");
+        }
+        client.read_response().status
+    };
+    for end in [
+        &b",\"options\":{\"max\":9}}"[..],
+        b",\"Options\":{\"max\":9}}",
+        // What lenient parsers skip.
+        b",\"t\":NaN,\"options\":{\"max\":9}}",
+        b",\"t\":[-Infinity],\"options\":{\"max\":9}}",
+        b",\"t\":[/*\"*/],\"options\":{\"max\":9},\"u\":[/*\"*/]}",
+        b",\"t\":[1 // \"\n],\"options\":{\"max\":9},\"u\":\"\"}",
+        b",\"t\":['\"'],\"options\":{\"max\":9},\"u\":['\"']}",
+        b"/**/,\"options\":{\"max\":9}}",
+        b",,\"options\":{\"max\":9}}",
+        b"}{\"options\":{\"max\":9}}",
+        b",\"opt\xffions\":{\"max\":9}}",
+        b"",
+    ] {
+        for is_chunked in [false, true] {
+            assert_eq!(ask(end, is_chunked), 400, "{}", end.escape_ascii());
+        }
+    }
     assert_eq!(upstream.request_count(), 0, "the upstream got no whole request");
+    for end in ["}", ",\"y\":[true,null,-1.5e+3,{\"options\":\"é\"}]} \n"] {
+        for is_chunked in [false, true] {
+            let status = ask(end.as_bytes(), is_chunked);
+            assert_eq!(status, 200, "{end}");
+        }
+    }
+    assert!(upstream.request_count() > 0);
 }
 
 #[test]
