@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use tidegate::{
     auth::{ConsumerTableBuilder, KeyHash},
-    clock,
+    clock::{self, StoreTime},
     config::ConsumersText,
 };
 
@@ -13,6 +13,7 @@ use tidegate::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CONSUMERS: usize = 1_000_000;
+const LOOKUPS: usize = 200_000;
 
 fn main() {
     let mut text = String::new();
@@ -34,4 +35,15 @@ fn main() {
     assert_eq!((faults.len(), table.key_count()), (0, CONSUMERS));
     let (size, bytes) = (text.len() >> 20, table.memory() / CONSUMERS);
     println!("{CONSUMERS} consumers, {size} MiB of YAML: {took:.2?}, {bytes} bytes a key");
+    let hashes = (0..LOOKUPS).map(|number| {
+        // Far apart, so that no lookup finds the last one's memory.
+        KeyHash::of(format!("key {}", number * 7_919 % CONSUMERS).as_bytes())
+    });
+    let hashes: Vec<KeyHash> = hashes.collect();
+    let now = StoreTime::from_unix_ms(1_790_000_000_000);
+    let start = clock::instant();
+    let found = hashes.iter().filter(|hash| table.key(hash, now).is_some()).count();
+    let each = start.elapsed() / LOOKUPS as u32;
+    assert_eq!(found, LOOKUPS);
+    println!("a lookup by the hash of a key: {each:.0?}");
 }

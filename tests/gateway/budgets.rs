@@ -125,6 +125,10 @@ fn scripted() -> Upstream {
         let found = responses().into_iter().find(|(own, ..)| *own == path);
         // The gateway may have closed its connection.
         if let Some((_, response, _)) = found {
+            // The connection is not kept: the gateway must not send the next request on it.
+            let end = memchr::memmem::find(&response, b"\r\n").expect("a status line");
+            let (status_line, rest) = response.split_at(end);
+            let response = [status_line, b"\r\nConnection: close", rest].concat();
             let _ = socket.write_all(&response);
         }
         let _ = socket.shutdown(Shutdown::Write);

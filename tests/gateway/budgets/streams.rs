@@ -313,7 +313,11 @@ fn the_published_bound_holds_while_estimates_are_too_low() {
 fn a_killed_gateway_leaves_its_estimates() {
     let upstream = streaming();
     let redis = RedisServer::start();
-    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}\n", redis.url());
+    // On a slow machine, a gateway must not count alone.
+    let store = format!(
+        "store: {{redis: {{shards: [{{primary: '{}'}}], connect_timeout: 5s, response_timeout: 30s}}}}\n",
+        redis.url()
+    );
     let rules = format!("{store}{}", rules(&upstream, 1_000_000));
     let survivor = Gateway::start(&rules);
     let used = || {
