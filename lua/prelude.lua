@@ -5,7 +5,7 @@
 --   read(raw, now, limit, window, resolution, option, key) -> view
 --                         the record as read at `now`; `raw` is false if there is none; `option` is strict
 --                         (1 or 0) for a sliding window, max_wait (ms) for a leaky bucket, the
---                         length (ms) of a block
+--                         length (ms) of a block; fixed_window.lua describes those of a calendar
 --   decide(view, cost) -> used, reset_at, retry_at (ms; -1: admitted, or cost above the quota); charges
 --                         nothing
 --   charge(view, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a

@@ -91,6 +91,7 @@ mod tiers;
 mod traces;
 mod units;
 mod upstreams;
+mod window;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -145,6 +146,7 @@ pub use tiers::{Candidate, TierConfig, TierMatchConfig, TierQuota};
 pub use traces::{CollectorUrl, Traces};
 pub use units::{Address, Cidr, Duration, Maximum, Size, TimeoutConfig, parse_network};
 pub use upstreams::{FixedResponseConfig, UpstreamConfig, UpstreamTls};
+pub use window::{CalendarUnit, TimeZoneName, WindowConfig, WindowStart};
 
 use crate::file::{self, FileError};
 use fault::Mismatch;

@@ -44,6 +44,7 @@
 mod acquire;
 mod algorithm;
 pub mod block;
+mod calendar;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -66,6 +67,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use algorithm::Algorithm;
+pub use calendar::{Calendar, CalendarPeriod, CalendarWindow};
 pub use counts::Counts;
 pub use gcra::GcraState;
 pub use identity::LimitIdentity;
@@ -110,7 +112,7 @@ pub struct Key(pub u128);
 pub struct Quota {
     /// Maximum units of cost charged in one window.
     pub limit: u64,
-    /// The window's length in ms.
+    /// The window's length in ms; of a calendar, an upper bound of its windows' lengths.
     pub window: u64,
     /// The algorithm that counts the units.
     pub algorithm: Algorithm,
@@ -127,9 +129,44 @@ impl Quota {
         Self::new(limit, window, Algorithm::SlidingWindow { resolution, strict: false })
     }
 
+    /// A quota of `limit` units in each window of `calendar`.
+    pub fn calendar(limit: u64, calendar: Calendar) -> Self {
+        Self::new(limit, calendar.longest(), Algorithm::CalendarWindow(calendar))
+    }
+
     /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> u64 {
         self.window / u64::from(self.algorithm.resolution())
+    }
+
+    /// The start of the sub-window that ends at `end`.
+    pub fn sub_window_start(&self, end: StoreTime) -> StoreTime {
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                fixed_window::window_start(self, end)
+            }
+            Algorithm::SlidingWindow { .. }
+            | Algorithm::SlidingLog
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::Concurrency
+            | Algorithm::Block { .. } => end.minus_ms(self.sub_window()),
+        }
+    }
+
+    /// The number by which quotas with the same [`Self::limit`] on one record differ, at most 2^32 - 1: a bucket's
+    /// `max_wait`, a sliding window's strictness, a month's first day.
+    pub fn variant(&self) -> u32 {
+        match self.algorithm {
+            Algorithm::LeakyBucket { max_wait } => max_wait,
+            Algorithm::SlidingWindow { strict, .. } => strict.into(),
+            Algorithm::CalendarWindow(calendar) => calendar.month_start().into(),
+            Algorithm::SlidingLog
+            | Algorithm::FixedWindow
+            | Algorithm::TokenBucket
+            | Algorithm::Concurrency
+            | Algorithm::Block { .. } => 0,
+        }
     }
 
     /// The units that a caller without usage may use at once: the limit or, if requests are delayed, the
@@ -140,6 +177,7 @@ impl Quota {
             Algorithm::SlidingWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::FixedWindow
+            | Algorithm::CalendarWindow(_)
             | Algorithm::TokenBucket
             | Algorithm::Concurrency
             | Algorithm::Block { .. } => self.limit,
@@ -153,6 +191,7 @@ impl Quota {
             Algorithm::LeakyBucket { max_wait } => self.window + u64::from(max_wait),
             Algorithm::SlidingLog
             | Algorithm::FixedWindow
+            | Algorithm::CalendarWindow(_)
             | Algorithm::TokenBucket
             | Algorithm::Concurrency
             | Algorithm::Block { .. } => self.window,

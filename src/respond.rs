@@ -226,13 +226,17 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     let (mut policy, mut state) = (String::new(), String::new());
     for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
-        let (name, window) = (limit.name(), limit.quota.window.div_ceil(1000));
+        let name = limit.name();
         let seconds_to_reset = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a `String` cannot fail.
         let quota = limit.quota.limit.min(MAX_STRUCTURED_INTEGER);
         let remaining = decision.remaining.min(MAX_STRUCTURED_INTEGER);
-        let _ = write!(policy, "{comma}\"{name}\";q={quota};w={window}");
+        let _ = write!(policy, "{comma}\"{name}\";q={quota}");
+        // Windows of a calendar differ in length.
+        if limit.algorithm().calendar().is_none() {
+            let _ = write!(policy, ";w={}", limit.quota.window.div_ceil(1000));
+        }
         let _ = write!(state, "{comma}\"{name}\";r={remaining};t={seconds_to_reset}");
     }
     fields.push(DRAFT_POLICY, policy);

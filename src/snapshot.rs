@@ -45,6 +45,7 @@ mod auth;
 mod auth_notes;
 mod balance;
 mod bypass_notes;
+mod calendar;
 mod caller_notes;
 mod certificates;
 mod charge_error;

@@ -323,8 +323,7 @@ impl CounterStore {
     async fn peek_each(&self, charges: &[Charge<'_>]) -> Result<Verdict, RedisFailure> {
         match &self.redis {
             Some(backend) => {
-                let now = self.clock.manual_now();
-                let mut verdict = shard_fanout::peek_each(backend, charges, now).await?;
+                let mut verdict = shard_fanout::peek_each(backend, charges).await?;
                 remaining::add_to_peeked(self, charges, &mut verdict);
                 Ok(verdict)
             }

@@ -46,7 +46,10 @@ struct LimitDescription {
     algorithm: &'static str,
     /// Units of cost per window; for a concurrency limit, requests in flight.
     quota: u64,
-    window_ms: u64,
+    /// The length of the window; null: windows of a calendar.
+    window_ms: Option<u64>,
+    /// The windows of a calendar, such as `month from day 15 in Europe/Berlin`; null: windows of a fixed length.
+    calendar: Option<String>,
     /// The number of sub-windows.
     resolution: u32,
     strict: bool,
@@ -307,6 +310,7 @@ pub(super) fn redis_unavailable(failure: RedisFailure) -> Response {
 fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
+    let calendar = quota.algorithm.calendar();
     let (refund, charge_on) = match policy.refunds {
         Refunds::On(statuses) => (list_statuses(statuses), None),
         Refunds::Except(statuses) => (Vec::new(), Some(list_statuses(statuses))),
@@ -319,7 +323,8 @@ fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDescription {
         name: limit.name().into(),
         algorithm: limit.algorithm().tag(),
         quota: quota.limit,
-        window_ms: quota.window,
+        window_ms: calendar.is_none().then_some(quota.window),
+        calendar: calendar.map(|calendar| calendar.to_string()),
         resolution: quota.algorithm.resolution(),
         strict: quota.algorithm.is_strict(),
         key: key.iter().map(ToString::to_string).collect(),

@@ -122,7 +122,10 @@ fn limit_summary(name: &str, limit: &LimitConfig) -> String {
     let counts = match limit.algorithm {
         AlgorithmConfig::SlidingWindow => format!("{quota} in {window}"),
         AlgorithmConfig::SlidingLog => format!("{quota} in {window}, as a log"),
-        AlgorithmConfig::FixedWindow => format!("{quota} in each {window}"),
+        AlgorithmConfig::FixedWindow => match limit.calendar() {
+            None => format!("{quota} in each {window}"),
+            Some(calendar) => format!("{quota} in each {calendar}"),
+        },
         AlgorithmConfig::TokenBucket => format!("{quota} at once, refilled in {window}"),
         AlgorithmConfig::LeakyBucket => format!("{quota} in {window}, at a constant rate"),
         AlgorithmConfig::Concurrency => format!("{quota} in flight"),

@@ -10,6 +10,7 @@ use super::forward_auth::ForwardAuthConfig;
 use super::jwt::JwtConfig;
 use super::rate::Rate;
 use super::scalar::{ScalarValue, impl_scalar, is_token};
+use super::window::WindowConfig;
 use crate::identity::ApiKeySource;
 use crate::tls::CertificateName;
 
@@ -103,7 +104,7 @@ pub enum MaxFailures {
 
 impl Default for MaxFailures {
     fn default() -> Self {
-        Self::Rate(Rate { quota: 30, window: super::Duration::from_secs(60) })
+        Self::Rate(Rate { quota: 30, window: WindowConfig::Length(super::Duration::from_secs(60)) })
     }
 }
 
@@ -113,11 +114,11 @@ impl ScalarValue for MaxFailures {
     const EXAMPLE: &'static str = "30/1m";
 
     fn parse(text: &str) -> Option<Self> {
-        if text == "off" { Some(Self::Off) } else { Rate::parse(text).map(Self::Rate) }
+        if text == "off" { Some(Self::Off) } else { Rate::parse_rolling(text).map(Self::Rate) }
     }
 
     fn correction(text: &str) -> Option<String> {
-        Rate::correction(text)
+        Rate::rolling_correction(text)
     }
 }
 

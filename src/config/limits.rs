@@ -12,6 +12,7 @@ use super::scalar::is_token;
 use super::status::StatusRange;
 use super::tiers::{Candidate, TierConfig};
 use super::units::Duration;
+use super::window::{TimeZoneName, WindowConfig, WindowStart};
 use crate::identity::KeyPart;
 use crate::limit::{MAX_UNITS, OnFailure};
 
@@ -25,8 +26,14 @@ pub struct LimitConfig {
     /// Maximum units of cost charged per window. With `concurrency`, units in flight at once.
     #[schemars(range(min = 1, max = MAX_UNITS))]
     pub quota: u64,
-    /// Length of the window. With `concurrency`, the duration of a permit's lease, at least 1s.
-    pub window: Duration,
+    /// Length of the window, or `hour`, `day`, `week` or `month` for windows of the calendar, which only
+    /// `fixed_window` has. With `concurrency`, the duration of a permit's lease, at least 1s.
+    pub window: WindowConfig,
+    /// Time zone whose clocks the calendar's windows follow, by its name in the IANA database. Default: UTC.
+    pub time_zone: Option<TimeZoneName>,
+    /// First day of the calendar's windows: of a `month` its day, or its last day where it is shorter; of a
+    /// `week` a day such as monday. Default: 1, monday.
+    pub starts: Option<WindowStart>,
     /// Number of sub-windows of a `sliding_window`. It must divide the window into whole milliseconds.
     /// Default: 6, or the next smaller number that divides the window.
     #[schemars(range(min = 1, max = 60))]
@@ -90,11 +97,13 @@ impl LimitConfig {
     const DEFAULT_RESOLUTION: u32 = 6;
 
     /// A limit of `quota` per `window`, with the defaults of all other keys.
-    pub(super) fn new(quota: u64, window: Duration) -> Self {
+    pub(super) fn new(quota: u64, window: WindowConfig) -> Self {
         Self {
             algorithm: AlgorithmConfig::default(),
             quota,
             window,
+            time_zone: None,
+            starts: None,
             resolution: None,
             strict: false,
             key: Self::default_key(),
@@ -158,7 +167,8 @@ pub enum AlgorithmConfig {
     /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
     /// quotas.
     SlidingLog,
-    /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
+    /// One counter per window. A window starts with its first charge, unless it is one of the calendar; when it
+    /// ends, the count starts at 0.
     FixedWindow,
     /// A bucket of `quota` tokens, refilled at a constant rate of quota per window. It allows bursts.
     TokenBucket,

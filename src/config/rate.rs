@@ -12,6 +12,7 @@ use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use super::limits::LimitConfig;
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
+use super::window::WindowConfig;
 use crate::limit::MAX_UNITS;
 
 /// A quota and its window.
@@ -20,10 +21,28 @@ pub struct Rate {
     /// Units of cost per window; at least 1.
     pub quota: u64,
     /// The window; at least 1 ms.
-    pub window: Duration,
+    pub window: WindowConfig,
 }
 
 impl Rate {
+    /// The accepted syntax where the window must have a fixed length.
+    const ROLLING_PATTERN: &str = "^[0-9]+/[0-9]+(ms|s|m|h|d)$";
+
+    /// The rate, if its window has a fixed length.
+    pub(super) fn parse_rolling(text: &str) -> Option<Self> {
+        Self::parse(text).filter(|rate| rate.window.calendar().is_none())
+    }
+
+    /// The rolling rate that the invalid `text` probably means.
+    pub(super) fn rolling_correction(text: &str) -> Option<String> {
+        match Self::parse(text) {
+            Some(Self { quota, window: WindowConfig::Calendar(unit) }) => {
+                Some(format!("{quota}/{}", unit.rolling()))
+            }
+            _ => Self::correction(text),
+        }
+    }
+
     /// The bounds of the half of a rate that is outside of them.
     fn wrong_half(text: &str) -> Option<String> {
         let (quota, window) = text.split_once('/')?;
@@ -43,7 +62,7 @@ impl Rate {
 impl ScalarValue for Rate {
     const EXPECTED: &'static str =
         "a rate such as 100/1m: a quota from 1 to 9007199254740991, and its window";
-    const PATTERN: &'static str = "^[0-9]+/[0-9]+(ms|s|m|h|d)$";
+    const PATTERN: &'static str = "^[0-9]+/([0-9]+(ms|s|m|h|d)|hour|day|week|month)$";
     const EXAMPLE: &'static str = "100/1m";
 
     fn parse(text: &str) -> Option<Self> {
@@ -51,7 +70,7 @@ impl ScalarValue for Rate {
         let is_number = !quota.starts_with('0') && quota.bytes().all(|b| b.is_ascii_digit());
         let quota =
             quota.parse().ok().filter(|quota| is_number && (1..=MAX_UNITS).contains(quota))?;
-        let window = Duration::parse(window).filter(|window| window.millis() > 0)?;
+        let window = WindowConfig::parse(window).filter(|window| window.millis() > 0)?;
         Some(Self { quota, window })
     }
 
@@ -102,10 +121,11 @@ impl<'de> Deserialize<'de> for LimitEntry {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitEntry, E> {
-                if let Some(Rate { quota, window }) = Rate::parse(text) {
+                if let Some(Rate { quota, window }) = Rate::parse_rolling(text) {
                     return Ok(LimitEntry(LimitConfig::new(quota, window)));
                 }
-                let meant = Rate::correction(text).map(|meant| format!("`{meant}`: {EXPECTED}"));
+                let meant =
+                    Rate::rolling_correction(text).map(|meant| format!("`{meant}`: {EXPECTED}"));
                 let meant = meant.or_else(|| Rate::wrong_half(text));
                 let expected = meant.as_deref().unwrap_or(EXPECTED);
                 Err(E::invalid_value(Unexpected::Str(text), &expected))
@@ -134,7 +154,7 @@ impl JsonSchema for LimitEntry {
         json_schema!({
             "anyOf": [
                 limit,
-                {"type": "string", "pattern": Rate::PATTERN, "description": Rate::EXPECTED},
+                {"type": "string", "pattern": Rate::ROLLING_PATTERN, "description": Rate::EXPECTED},
             ],
         })
     }
@@ -147,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_quota_and_a_window() {
-        for text in ["100/1m", "1/1ms", "9007199254740991/366d"] {
+        for text in ["100/1m", "1/1ms", "9007199254740991/366d", "5/month"] {
             assert_eq!(parse::<Rate>(text).unwrap().to_string(), text);
         }
         for bad in ["100", "100/", "/1m", "0/1m", "010/1m", "-1/1m", "100/0s", "100/m", "5/1m/1h"] {
@@ -156,6 +176,8 @@ mod tests {
         for (text, meant) in [("100/m", "100/1m"), ("5 / minute", "5/1m"), ("10r/s", "10/1s")] {
             assert_eq!(Rate::correction(text).as_deref(), Some(meant));
         }
+        assert_eq!(Rate::rolling_correction("100/day").as_deref(), Some("100/1d"));
+        assert!(Rate::parse_rolling("100/day").is_none());
         assert_eq!(Rate::correction("a/s"), None);
         for (text, half) in [
             ("0/1m", Some("a quota from 1 to 9007199254740991 before")),

@@ -3,7 +3,7 @@
 //! Each property is a method with an exhaustive `match`, so a new algorithm does not compile until it defines
 //! all of them. Code outside of this module therefore calls these methods instead of comparing algorithms.
 
-use super::{MAX_UNITS, concurrency, leaky_bucket, sliding_log, token_bucket};
+use super::{Calendar, MAX_UNITS, concurrency, leaky_bucket, sliding_log, token_bucket};
 
 /// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,6 +19,8 @@ pub enum Algorithm {
     SlidingLog,
     /// One counter, and the time at which its window ends: [`super::fixed_window`].
     FixedWindow,
+    /// As [`Self::FixedWindow`], in windows that start and end by a calendar.
+    CalendarWindow(Calendar),
     /// A burst that refills at a constant rate: [`super::token_bucket`].
     TokenBucket,
     /// A constant rate, enforced by delays: [`super::leaky_bucket`].
@@ -49,12 +51,26 @@ impl Algorithm {
         ]
     }
 
+    /// The calendar whose windows it counts in; `None` if its windows have a fixed length.
+    pub fn calendar(self) -> Option<Calendar> {
+        match self {
+            Self::CalendarWindow(calendar) => Some(calendar),
+            Self::SlidingWindow { .. }
+            | Self::SlidingLog
+            | Self::FixedWindow
+            | Self::TokenBucket
+            | Self::LeakyBucket { .. }
+            | Self::Concurrency
+            | Self::Block { .. } => None,
+        }
+    }
+
     /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow { .. } => "sliding_window",
             Self::SlidingLog => "sliding_log",
-            Self::FixedWindow => "fixed_window",
+            Self::FixedWindow | Self::CalendarWindow(_) => "fixed_window",
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::Concurrency => "concurrency",
@@ -65,7 +81,7 @@ impl Algorithm {
     /// Maximum units of a quota that it counts exactly.
     pub fn max_units(self) -> u64 {
         match self {
-            Self::SlidingWindow { .. } | Self::FixedWindow => MAX_UNITS,
+            Self::SlidingWindow { .. } | Self::FixedWindow | Self::CalendarWindow(_) => MAX_UNITS,
             Self::SlidingLog => sliding_log::MAX_UNITS,
             Self::TokenBucket => token_bucket::MAX_UNITS,
             Self::LeakyBucket { .. } => leaky_bucket::MAX_SLOTS,
@@ -77,7 +93,7 @@ impl Algorithm {
     /// True if units may be acquired in batches: see `acquire.rs`.
     pub fn can_lease(self) -> bool {
         match self {
-            Self::SlidingWindow { .. } | Self::FixedWindow => true,
+            Self::SlidingWindow { .. } | Self::FixedWindow | Self::CalendarWindow(_) => true,
             Self::SlidingLog
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
@@ -93,6 +109,7 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Block { .. } => false,
@@ -107,6 +124,7 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::Concurrency
             | Self::Block { .. } => false,
@@ -126,6 +144,7 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Block { .. } => true,
@@ -140,18 +159,21 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Block { .. } => true,
             Self::Concurrency => false,
         }
     }
+
     /// The number of sub-windows that a window is counted in.
     pub fn resolution(self) -> u32 {
         match self {
             Self::SlidingWindow { resolution, .. } => resolution,
             Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Concurrency
@@ -165,6 +187,7 @@ impl Algorithm {
             Self::SlidingWindow { strict, .. } => strict,
             Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Concurrency
@@ -179,6 +202,7 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::Concurrency
             | Self::Block { .. } => 0,
@@ -192,6 +216,7 @@ impl Algorithm {
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
+            | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
             | Self::Concurrency => 0,

@@ -40,7 +40,9 @@ impl AlgorithmState {
         match algorithm {
             Algorithm::SlidingWindow { .. } => Self::SlidingWindow(SlidingWindowState::default()),
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
-            Algorithm::FixedWindow => Self::FixedWindow(FixedWindowState::default()),
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                Self::FixedWindow(FixedWindowState::default())
+            }
             Algorithm::TokenBucket => Self::TokenBucket(GcraState::default()),
             Algorithm::LeakyBucket { .. } => Self::LeakyBucket(LeakyBucketState::default()),
             Algorithm::Concurrency => Self::Concurrency(ConcurrencyState::default()),

@@ -417,7 +417,8 @@ mod tests {
         let quota = prop_oneof![
             (1..=crate::limit::MAX_UNITS).prop_map(PlanQuota::Units),
             (1..1_000_u64, 1..1_000_u64).prop_map(|(quota, seconds)| {
-                let window = crate::config::Duration::from_secs(seconds);
+                let length = crate::config::Duration::from_secs(seconds);
+                let window = crate::config::WindowConfig::Length(length);
                 PlanQuota::Rate(Rate { quota, window })
             }),
             Just(PlanQuota::Unlimited),

@@ -19,7 +19,7 @@ use super::{
     shard_id::{self, ShardId},
 };
 use crate::{
-    clock::{Clock, Elapsed, StoreTime},
+    clock::{Clock, Elapsed},
     limit::{Charge, Key, Limit, Verdict},
 };
 
@@ -219,7 +219,7 @@ impl RedisBackend {
     }
 
     /// Decides charges of one shard without charging. Opens a connection, so it is for rare calls that no
-    /// request waits for. Reads the replicas first. `now` replaces the server's clock in tests.
+    /// request waits for. Reads the replicas first.
     ///
     /// # Errors
     ///
@@ -228,9 +228,8 @@ impl RedisBackend {
         &self,
         shard: ShardId,
         charges: &[Charge<'_>],
-        now: Option<StoreTime>,
     ) -> Result<Verdict, RedisFailure> {
-        let command = |script| self.scripts.peek(script, charges, now);
+        let command = |script| self.scripts.peek(script, charges, &self.context.clock);
         let parse = |reply: &[i64]| {
             let limits = charges.iter().map(|charge| &**charge.limit);
             script::parse_verdict(limits, reply).ok_or(RedisFailure::Reply)

@@ -112,7 +112,7 @@ impl RedisClient {
         charges: &[Charge<'_>],
         deadline: Option<Uptime>,
     ) -> Result<Verdict, CallError> {
-        let command = |script, now| self.backend.scripts.charge(script, charges, now);
+        let command = |script| self.backend.scripts.charge(script, charges, self.clock());
         let limits = || charges.iter().map(|charge| &**charge.limit);
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), deadline).await
     }
@@ -127,7 +127,7 @@ impl RedisClient {
         shard: ShardId,
         acquisition: &Acquisition<'_>,
     ) -> Result<(Grant, StoreTime), CallError> {
-        let command = |script, now| self.backend.scripts.acquire(script, acquisition, now);
+        let command = |script| self.backend.scripts.acquire(script, acquisition, self.clock());
         self.call(shard, command, |reply| script::parse_grant(acquisition, reply), None).await
     }
 
@@ -141,7 +141,7 @@ impl RedisClient {
         shard: ShardId,
         charges: &[Charge<'_>],
     ) -> Result<Verdict, RedisFailure> {
-        let command = |script, now| self.backend.scripts.peek(script, charges, now);
+        let command = |script| self.backend.scripts.peek(script, charges, self.clock());
         let limits = || charges.iter().map(|charge| &**charge.limit);
         let verdict =
             self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None);
@@ -198,7 +198,7 @@ impl RedisClient {
         shard: ShardId,
         adjustments: &[Adjustment<'_>],
     ) -> Result<Verdict, CallError> {
-        let command = |script, now| self.backend.scripts.adjust(script, adjustments, now);
+        let command = |script| self.backend.scripts.adjust(script, adjustments, self.clock());
         let limits = || adjustments.iter().map(|adjustment| &**adjustment.limit);
         self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None).await
     }
@@ -215,13 +215,12 @@ impl RedisClient {
         self.clock().sleep(RECOVERY_POLL_INTERVAL).await;
     }
 
-    /// Calls a script on records of `shard`. `command` makes the command; its second argument replaces the
-    /// server's clock in tests. `parse` reads the reply. A call that may have been executed is never
+    /// Calls a script on records of `shard`. `command` makes the command, and `parse` reads the reply. A call that may have been executed is never
     /// repeated.
     async fn call<T>(
         &self,
         shard: ShardId,
-        command: impl Fn(ScriptRef, Option<StoreTime>) -> Cmd,
+        command: impl Fn(ScriptRef) -> Cmd,
         parse: impl FnOnce(&[i64]) -> Option<T>,
         deadline: Option<Uptime>,
     ) -> Result<T, CallError> {
@@ -230,12 +229,10 @@ impl RedisClient {
             self.connections.refresh_cluster();
             return Err(CallError { failure: RedisFailure::Unsent, late: None });
         }
-        let now = self.clock().manual_now();
         let mut attempt = None;
         let timeout_at = self.clock().uptime() + self.response_timeout();
         let timeout_at = deadline.map_or(timeout_at, |deadline| deadline.min(timeout_at));
         let outcome = {
-            let command = |script| command(script, now);
             // Pinned, so that the timeout does not store a second copy.
             let reply = pin!(self.attempt(shard, connection, command, &mut attempt));
             self.clock().timeout_at(timeout_at, reply).await

@@ -9,10 +9,10 @@ use super::{
     script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK},
 };
 use crate::{
-    clock::StoreTime,
+    clock::{Clock, StoreTime},
     limit::{
-        Acquisition, Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Grant, Key,
-        Limit, Quota, StoreDecision, Verdict,
+        Acquisition, Adjustment, Algorithm, Calendar, Change, Charge, Decision, DecisionSource,
+        Grant, Key, Limit, Quota, StoreDecision, Verdict,
     },
 };
 
@@ -70,15 +70,10 @@ impl Scripts {
         loads
     }
 
-    /// The command that charges. `now` replaces the server's clock in tests.
-    pub(super) fn charge(
-        &self,
-        by: ScriptRef,
-        charges: &[Charge<'_>],
-        now: Option<StoreTime>,
-    ) -> Cmd {
+    /// The command that charges. If `clock` is a manual one, its time replaces the server's.
+    pub(super) fn charge(&self, by: ScriptRef, charges: &[Charge<'_>], clock: &Clock) -> Cmd {
         let mut command = self.charge.command(by);
-        self.push_charges(&mut command, charges, now);
+        self.push_charges(&mut command, charges, clock);
         if charges.len() > 1 {
             for charge in charges {
                 command.arg(u8::from(charge.limit.enforce));
@@ -87,54 +82,49 @@ impl Scripts {
         command
     }
 
-    /// The command that charges units for a lease. `now` as for [`Self::charge`].
+    /// The command that charges units for a lease. `clock` as for [`Self::charge`].
     pub(super) fn acquire(
         &self,
         by: ScriptRef,
         acquisition: &Acquisition<'_>,
-        now: Option<StoreTime>,
+        clock: &Clock,
     ) -> Cmd {
         let Acquisition { limit, key, demand } = acquisition;
         let mut command = self.acquire.command(by);
-        command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(now));
-        push_limit(&mut command, limit, demand.minimum);
+        command.arg(1).arg(record_key(&self.namespace, limit, *key)).arg(time_arg(clock));
+        push_limit(&mut command, limit, demand.minimum, clock);
         command.arg(demand.needed).arg(demand.extra).arg(demand.extra_divisor.max(1));
         command.arg(demand.returned.units).arg(demand.returned.charged_at.as_unix_ms());
         command
     }
 
-    /// The command that decides without charging. `now` as for [`Self::charge`].
-    pub(super) fn peek(
-        &self,
-        by: ScriptRef,
-        charges: &[Charge<'_>],
-        now: Option<StoreTime>,
-    ) -> Cmd {
+    /// The command that decides without charging. `clock` as for [`Self::charge`].
+    pub(super) fn peek(&self, by: ScriptRef, charges: &[Charge<'_>], clock: &Clock) -> Cmd {
         let mut command = self.peek.command(by);
-        self.push_charges(&mut command, charges, now);
+        self.push_charges(&mut command, charges, clock);
         command
     }
 
-    /// The command that adjusts charges. `now` as for [`Self::charge`].
+    /// The command that adjusts charges. `clock` as for [`Self::charge`].
     pub(super) fn adjust(
         &self,
         by: ScriptRef,
         adjustments: &[Adjustment<'_>],
-        now: Option<StoreTime>,
+        clock: &Clock,
     ) -> Cmd {
         let mut command = self.adjust.command(by);
         command.arg(adjustments.len());
         for adjustment in adjustments {
             command.arg(record_key(&self.namespace, adjustment.limit, adjustment.key));
         }
-        command.arg(time_arg(now));
+        command.arg(time_arg(clock));
         for adjustment in adjustments {
             let exact = |at: StoreTime| at.min(MAX_TIME).as_unix_ms().cast_signed();
             let charged_at = match adjustment.change {
                 Change::Refund { charged_at, .. } => exact(charged_at),
                 Change::Overdraw { .. } => -1,
             };
-            push_limit(&mut command, adjustment.limit, adjustment.change.cost());
+            push_limit(&mut command, adjustment.limit, adjustment.change.cost(), clock);
             command.arg(charged_at);
         }
         command
@@ -149,33 +139,31 @@ impl Scripts {
         command
     }
 
-    fn push_charges(&self, command: &mut Cmd, charges: &[Charge<'_>], now: Option<StoreTime>) {
+    fn push_charges(&self, command: &mut Cmd, charges: &[Charge<'_>], clock: &Clock) {
         command.arg(charges.len());
         for charge in charges {
             command.arg(record_key(&self.namespace, charge.limit, charge.key));
         }
-        command.arg(time_arg(now));
+        command.arg(time_arg(clock));
         for charge in charges {
-            push_limit(command, charge.limit, charge.cost);
+            push_limit(command, charge.limit, charge.cost, clock);
         }
     }
 }
 
 /// The scripts' time argument: 0 for the server's clock.
-fn time_arg(now: Option<StoreTime>) -> u64 {
-    now.map_or(0, StoreTime::as_unix_ms)
+fn time_arg(clock: &Clock) -> u64 {
+    clock.manual_now().map_or(0, StoreTime::as_unix_ms)
 }
 
 /// Adds a limit's arguments: algorithm, cost, quota, window, resolution, option.
-fn push_limit(command: &mut Cmd, limit: &Limit, cost: u64) {
+fn push_limit(command: &mut Cmd, limit: &Limit, cost: u64, clock: &Clock) {
     let Quota { limit: quota, window, algorithm } = limit.quota;
-    command.arg(algorithm.tag()).arg(cost).arg(quota).arg(window);
-    command.arg(algorithm.resolution()).arg(option(algorithm));
-}
-
-/// The option of an algorithm that has one; otherwise 0.
-fn option(algorithm: Algorithm) -> u32 {
-    match algorithm {
+    command.arg(algorithm.tag()).arg(cost).arg(quota);
+    let option = match algorithm {
+        Algorithm::CalendarWindow(calendar) => {
+            return push_calendar(command, calendar, clock.store_time());
+        }
         Algorithm::SlidingWindow { strict, .. } => strict.into(),
         Algorithm::LeakyBucket { max_wait } => max_wait,
         Algorithm::Block { duration } => duration,
@@ -183,7 +171,16 @@ fn option(algorithm: Algorithm) -> u32 {
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
         | Algorithm::Concurrency => 0,
-    }
+    };
+    command.arg(window).arg(algorithm.resolution()).arg(option);
+}
+
+/// Adds the length of the calendar's window at `now`, by this gateway's clock, the length of the next window, and the
+/// end of the first: the server has no calendar, and its own clock decides in which of them a charge is.
+fn push_calendar(command: &mut Cmd, calendar: Calendar, now: StoreTime) {
+    let window = calendar.window_at(now);
+    let next = calendar.window_at(window.end);
+    command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
 }
 
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a Cluster,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::algorithm;
+use super::calendar;
 use super::parts::header;
 use super::plans::{self, NamedQuotas};
 use super::policy::{Cost, LimitPolicy, Refunds};
@@ -38,6 +39,7 @@ pub(super) fn compile(
         let key = KeyPlan(limit.key.clone());
         let quota = quota(&section, limit);
         check_algorithm_keys(&section, limit, &quota);
+        calendar::check(&section, limit);
         let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
         let base = Limit {
             on_failure: limit.on_failure,
@@ -226,7 +228,10 @@ fn fingerprint(limit: &config::LimitConfig) -> u64 {
         hash.write(text.as_bytes());
     };
     add(algorithm::name(limit.algorithm));
-    add(&limit.window.millis().to_string());
+    match limit.calendar() {
+        None => add(&limit.window.millis().to_string()),
+        Some(calendar) => add(&calendar.to_string()),
+    }
     add(&limit.resolution().to_string());
     for part in &limit.key {
         add(&part.to_string());

@@ -95,12 +95,11 @@ impl AppliedOverride {
             PlanQuota::Blocked => PlanLimit::Blocked,
             PlanQuota::Units(units) => policy.with_units(units)?,
             PlanQuota::Rate(rate) => {
-                let window = policy.limit.quota.window;
-                if rate.window.millis() != window {
+                let window = policy.shape.configured_window();
+                if rate.window != window {
                     let name = policy.limit.name();
                     return Err(format!(
-                        "`{rate}`, though the window of `{name}` is {window} ms; expected a number, or the limit's own \
-                         window"
+                        "`{rate}`, though the window of `{name}` is {window}; expected a number, or the limit's own window"
                     ));
                 }
                 policy.with_units(rate.quota)?
@@ -336,7 +335,7 @@ routes: [{name: a, upstream: app, limits: [bucket, costly, exact]}]
             ),
             (
                 r#"{"limit":"costly","consumer":"acme","quota":"9/1h"}"#,
-                "the window of `costly` is 60000 ms",
+                "the window of `costly` is 1m",
             ),
             (
                 r#"{"limit":"exact","consumer":"acme","quota":4294967295}"#,

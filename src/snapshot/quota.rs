@@ -1,15 +1,17 @@
 //! Compiles quotas and checks that they can be counted exactly.
 
 use super::section::Section;
-use crate::config;
-use crate::limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_RESOLUTION, MAX_UNITS, Quota, sliding_log};
+use crate::config::{self, Duration, WindowConfig};
+use crate::limit::{
+    Algorithm, Calendar, MAX_QUOTA_MILLIS, MAX_RESOLUTION, MAX_UNITS, Quota, sliding_log,
+};
 
 /// The largest quota of a `sliding_log` for which there is no note. Its log takes up to 80 KB per key.
 const LARGE_LOG: u64 = 10_000;
 
 /// The keys from which a limit's quota is compiled.
-pub(super) const QUOTA_KEYS: [&str; 6] =
-    ["algorithm", "quota", "window", "resolution", "max_wait", "max_queue"];
+pub(super) const QUOTA_KEYS: [&str; 8] =
+    ["algorithm", "quota", "window", "time_zone", "starts", "resolution", "max_wait", "max_queue"];
 
 /// Compiles the limit's quota. A faulty one is replaced so that later checks still work.
 pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota {
@@ -33,7 +35,9 @@ fn quota_of(limit: &config::LimitConfig, number: u64) -> Quota {
 /// A quota without its number of units: makes the quotas of plans, tiers and overrides.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaShape {
-    /// In ms.
+    /// As configured.
+    configured_window: WindowConfig,
+    /// In ms; of a calendar, an upper bound.
     window: u64,
     /// The algorithm; of a leaky bucket with the longest delay that is configured.
     algorithm: Algorithm,
@@ -44,7 +48,8 @@ pub struct QuotaShape {
 impl QuotaShape {
     /// The shape of the quotas of `limit`. Faulty settings are replaced so that later checks still work.
     pub(super) fn of(limit: &config::LimitConfig) -> Self {
-        let window = limit.window.millis();
+        let calendar = limit.calendar();
+        let window = calendar.map_or(limit.window.millis(), Calendar::longest);
         let algorithm = match limit.algorithm {
             config::AlgorithmConfig::SlidingWindow => {
                 let resolution = limit.resolution();
@@ -52,15 +57,22 @@ impl QuotaShape {
                 Algorithm::SlidingWindow { resolution, strict: limit.strict }
             }
             config::AlgorithmConfig::SlidingLog => Algorithm::SlidingLog,
-            config::AlgorithmConfig::FixedWindow => Algorithm::FixedWindow,
+            config::AlgorithmConfig::FixedWindow => {
+                calendar.map_or(Algorithm::FixedWindow, Algorithm::CalendarWindow)
+            }
             config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
             config::AlgorithmConfig::LeakyBucket => {
-                let wait = limit.max_wait.unwrap_or(limit.window).millis();
+                let wait = limit.max_wait.map_or(limit.window.millis(), Duration::millis);
                 Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
             }
             config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,
         };
-        Self { window, algorithm, max_queue: limit.max_queue }
+        Self { configured_window: limit.window, window, algorithm, max_queue: limit.max_queue }
+    }
+
+    /// The configured window.
+    pub(super) fn configured_window(&self) -> WindowConfig {
+        self.configured_window
     }
 
     /// The quota with `number` units.
@@ -117,6 +129,7 @@ fn counted_millis(quota: &Quota) -> Option<u64> {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
+        | Algorithm::CalendarWindow(_)
         | Algorithm::Concurrency
         | Algorithm::Block { .. } => None,
     }

@@ -246,6 +246,7 @@ fn share(quota: Quota, cost: u64, gateways: u32) -> Quota {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
+        | Algorithm::CalendarWindow(_)
         | Algorithm::TokenBucket
         | Algorithm::Concurrency
         | Algorithm::Block { .. } => {

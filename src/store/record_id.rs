@@ -1,7 +1,7 @@
 //! Record ids: the local and the shared id of a caller's record under a limit, and an id of its quota.
 
 use crate::{
-    limit::{Algorithm, Key, Limit, Quota},
+    limit::{Algorithm, Key, Limit, MAX_UNITS, Quota},
     mix,
 };
 
@@ -11,8 +11,7 @@ use crate::{
 pub(crate) struct RecordId {
     /// The record: a hash of the caller's key and the limit's identity, independent of the quota.
     pub(crate) record: u128,
-    /// A number for the settings that a reload may change without dropping the record: the quota's limit, a
-    /// leaky bucket's `max_wait`, a sliding window's strictness.
+    /// A number for the settings that differ among the quotas of one record: the limit, and [`Quota::variant`].
     pub(crate) quota_id: u64,
 }
 
@@ -39,18 +38,19 @@ pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity.hash()
 }
 
-/// A distinct number for each quota of a record, whose algorithm never changes. A strict quota has the complement
-/// as its number, which exceeds every number of units.
+/// A number for each quota of a record, whose algorithm never changes. Distinct, because only windows have more than
+/// 2^32 - 1 units, and the variants of a window are fewer than 2^11.
 fn quota_id(quota: &Quota) -> u64 {
-    let number = match quota.algorithm {
-        // A leaky bucket has at most 2^32 - 1 units.
-        Algorithm::LeakyBucket { max_wait } => quota.limit << 32 | u64::from(max_wait),
-        Algorithm::SlidingWindow { .. }
-        | Algorithm::SlidingLog
-        | Algorithm::FixedWindow
+    let variant = u64::from(quota.variant());
+    let shift = match quota.algorithm {
+        Algorithm::SlidingWindow { .. } | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+            MAX_UNITS.trailing_ones()
+        }
+        Algorithm::SlidingLog
         | Algorithm::TokenBucket
+        | Algorithm::LeakyBucket { .. }
         | Algorithm::Concurrency
-        | Algorithm::Block { .. } => quota.limit,
+        | Algorithm::Block { .. } => u32::BITS,
     };
-    if quota.algorithm.is_strict() { !number } else { number }
+    variant << shift | quota.limit
 }

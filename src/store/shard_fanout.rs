@@ -345,12 +345,11 @@ fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdi
 pub(super) async fn peek_each(
     backend: &RedisBackend,
     charges: &[Charge<'_>],
-    now: Option<StoreTime>,
 ) -> Result<Verdict, RedisFailure> {
     let mut items = RoutedItems::new(charges, |charge| backend.shard_of(charge.key));
     let batches = items.batches();
     let results =
-        join_all(batches.iter().map(|batch| backend.peek(batch.shard, &batch.items, now))).await;
+        join_all(batches.iter().map(|batch| backend.peek(batch.shard, &batch.items))).await;
     for (batch, result) in batches.iter().zip(results) {
         items.set_outcomes(|shard| shard == batch.shard, result?.outcomes);
     }

@@ -84,6 +84,8 @@ mod balance;
 mod binary;
 /// Bounds on requests and connections at a target.
 mod bounds;
+/// Windows of a calendar.
+mod calendar;
 /// Memory of idle callers.
 mod caller_memory;
 /// The life of a client connection and its bounds.

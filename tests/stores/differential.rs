@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
+use jiff::civil::Weekday;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
     clock::{Clock, StoreTime},
     limit::{
-        Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS,
-        MAX_UNITS, Quota, sliding_log,
+        Adjustment, Algorithm, Calendar, CalendarPeriod, Change, Charge, DecisionSource, Key,
+        Limit, MAX_QUOTA_MILLIS, MAX_UNITS, Quota, sliding_log,
     },
     store::{CounterStore, StoreHandle, memory::MemoryStore},
 };
@@ -99,6 +100,20 @@ fn countable(mut quota: Quota) -> Quota {
     Quota { limit: quota.limit.min(most).min(quota.algorithm.max_units()).max(1), ..quota }
 }
 
+/// A calendar for each pair of numbers.
+fn any_calendar(one: u32, other: u32) -> Calendar {
+    let zones = ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Beirut", "America/New_York"];
+    let starts = Weekday::from_monday_zero_offset((other % 7) as i8).expect("a day of the week");
+    let periods = [
+        CalendarPeriod::Hour,
+        CalendarPeriod::Day,
+        CalendarPeriod::Week { starts },
+        CalendarPeriod::Month { starts: (other % 31 + 1) as u8 },
+    ];
+    let zone = zones[other as usize % zones.len()];
+    Calendar::new(periods[one as usize % periods.len()], zone).expect("a zone")
+}
+
 fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
     // The longest is a sixth of 30 days.
@@ -107,14 +122,18 @@ fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
     let quota = any_quota();
     let waits = prop_oneof![Just(0_u32), 1_u32..100, 1_u32..100_000];
     let enforced = prop::bool::weighted(0.7);
-    let one = (0_usize..6, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
+    let one = (0_usize..8, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
     prop::collection::vec(one, 1..5).prop_map(|all| {
         type One = (usize, u64, u64, u32, u32, bool, bool);
         let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
-            let algorithm =
-                with_strictness(Algorithm::all(resolution, max_wait)[algorithm], strict);
-            let quota = countable(Quota::new(quota, sub_window * u64::from(resolution), algorithm));
+            let quota = match Algorithm::all(resolution, max_wait).get(algorithm) {
+                Some(&algorithm) => {
+                    let window = sub_window * u64::from(resolution);
+                    countable(Quota::new(quota, window, with_strictness(algorithm, strict)))
+                }
+                None => Quota::calendar(quota, any_calendar(resolution, max_wait)),
+            };
             Arc::new(Limit { quota, enforce, ..Limit::clone(&limit(&format!("limit-{index}"), 1)) })
         };
         all.into_iter().enumerate().map(compile).collect()

@@ -8,7 +8,8 @@ use testkit::{
 use tidegate::{
     clock::StoreTime,
     limit::{
-        Algorithm, AlgorithmState, Decision, Grant, Limit, MAX_UNITS, Quota, UnitDemand, UnitReturn,
+        Algorithm, AlgorithmState, Calendar, CalendarPeriod, Decision, Grant, Limit, MAX_UNITS,
+        Quota, UnitDemand, UnitReturn,
     },
 };
 
@@ -22,6 +23,10 @@ struct AcquireCall {
     ago: u64,
 }
 
+fn hours() -> Calendar {
+    Calendar::new(CalendarPeriod::Hour, "Australia/Lord_Howe").expect("a zone")
+}
+
 fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
     let one = (
         any::<bool>(),
@@ -33,11 +38,12 @@ fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
     one.prop_map(|(is_fixed, quota, sub_window, resolution, strict)| {
         let window = sub_window * u64::from(resolution);
         let sliding = Algorithm::SlidingWindow { resolution, strict };
-        let algorithm = if is_fixed { Algorithm::FixedWindow } else { sliding };
-        Arc::new(Limit {
-            quota: Quota::new(quota, window, algorithm),
-            ..Limit::clone(&limit("leased", 1))
-        })
+        let own = match (is_fixed, strict) {
+            (true, true) => Quota::calendar(quota, hours()),
+            (true, false) => Quota::new(quota, window, Algorithm::FixedWindow),
+            (false, _) => Quota::new(quota, window, sliding),
+        };
+        Arc::new(Limit { quota: own, ..Limit::clone(&limit("leased", 1)) })
     })
 }
 
@@ -88,7 +94,17 @@ fn grant_in_lua(
         .arg(algorithm.tag())
         .arg(demand.minimum)
         .arg(quota);
-    command.arg(window).arg(algorithm.resolution()).arg(u8::from(algorithm.is_strict()));
+    match algorithm.calendar() {
+        Some(calendar) => {
+            let window = calendar.window_at(now);
+            let next = calendar.window_at(window.end);
+            command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
+        }
+        None => {
+            let option = u8::from(algorithm.is_strict());
+            command.arg(window).arg(algorithm.resolution()).arg(option);
+        }
+    }
     command.arg(demand.needed);
     command
         .arg(demand.extra)

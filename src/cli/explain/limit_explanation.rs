@@ -20,7 +20,12 @@ pub(super) struct LimitExplanation {
     name: String,
     algorithm: &'static str,
     quota: u64,
-    window_ms: u64,
+    /// Absent for windows of a calendar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_ms: Option<u64>,
+    /// The windows of a calendar, such as `month from day 15 in Europe/Berlin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calendar: Option<String>,
     cost: u64,
     /// Number of the caller's tier, from 1.
     tier: Option<u16>,
@@ -130,11 +135,13 @@ impl LimitExplanation {
             outcome,
         } = charged;
         let parts = values.parts.into_iter();
+        let calendar = limit.algorithm().calendar();
         Self {
             name: limit.name().to_string(),
             algorithm: limit.algorithm().tag(),
             quota: limit.quota.limit,
-            window_ms: limit.quota.window,
+            window_ms: calendar.is_none().then_some(limit.quota.window),
+            calendar: calendar.map(|calendar| calendar.to_string()),
             cost,
             tier: tier.map(|index| index + 1),
             plan: plan.map(str::to_owned),
@@ -153,7 +160,9 @@ impl LimitExplanation {
 
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, algorithm, quota, cost, .. } = self;
-        let window = humantime::format_duration(Duration::from_millis(self.window_ms));
+        let length = Duration::from_millis(self.window_ms.unwrap_or(0));
+        let length = || humantime::format_duration(length).to_string();
+        let window = self.calendar.clone().unwrap_or_else(length);
         writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;
         let key = self.key.iter().map(|key| match &*key.value {
             "" => format!("{} (none)", key.part),

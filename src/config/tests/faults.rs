@@ -5,6 +5,8 @@ use crate::limit::MAX_UNITS;
 
 /// The syntax and range of a duration.
 const DURATION: &str = "a duration such as 250ms, 10s, 30m, 1h or 7d, from 1ms to 366d";
+const WINDOW: &str =
+    "a duration such as 250ms, 10s, 30m, 1h or 7d, or hour, day, week or month, from 1ms to 366d";
 
 fn with_limit(line: &str) -> String {
     GOOD.replace("    quota: 5\n", &format!("    quota: 5\n    {line}\n"))
@@ -43,8 +45,21 @@ fn a_faulty_value_is_located() {
         (
             "qouta: 6",
             "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, \
-          block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, strict, \
-          tiers, window)",
+          block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, reserve, resolution, starts, strict, \
+          tiers, time_zone, window)",
+        ),
+        (
+            "time_zone: Berlin",
+            "6:16: `Berlin`, expected a time zone of the IANA database such as Europe/Berlin, America/New_York or UTC",
+        ),
+        (
+            "time_zone: europe/berlin",
+            "6:16: `europe/berlin`, expected `Europe/Berlin`: a time zone of the IANA database such as Europe/Berlin, \
+             America/New_York or UTC",
+        ),
+        (
+            "starts: 32",
+            "6:13: `32`, expected for `window: month` a day from 1 to 31, for `window: week` a day such as monday",
         ),
         ("quota: 6", "6:5: duplicate key `quota`, expected it once (first defined on line 5)"),
     ];
@@ -54,7 +69,7 @@ fn a_faulty_value_is_located() {
     for window in ["10", "s", "-1s", "99999999999999999999s", "9000h", "0s", "ß", "10x", "1.0005s"]
     {
         let text = GOOD.replace("window: 10s", &format!("window: {window}"));
-        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected {DURATION}")]);
+        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected {WINDOW}")]);
     }
 }
 
@@ -108,7 +123,7 @@ fn a_duration_or_size_in_another_notation_is_corrected() {
         [("10 s", "10s"), ("2days", "2d"), ("1m30s", "90s"), ("1.5s", "1500ms"), ("5Min", "5m")]
     {
         let text = GOOD.replace("window: 10s", &format!("window: {window}"));
-        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected `{meant}`: {DURATION}")]);
+        assert_eq!(faults(&text), [format!("6:13: `{window}`, expected `{meant}`: {WINDOW}")]);
     }
     for (size, meant) in
         [("10MB", "10MiB"), ("64kb", "64KiB"), ("1.5GiB", "1536MiB"), ("1k", "1KiB")]
@@ -414,7 +429,7 @@ routes:
   - 5
 ";
     let keys = "algorithm, block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
-                reserve, resolution, strict, tiers, window";
+                reserve, resolution, starts, strict, tiers, time_zone, window";
     let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, \
                 query:NAME or json:PATH";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
@@ -428,7 +443,7 @@ routes:
         format!("3:3: missing key `window`, {}", line("window")),
         format!("3:9: unknown key `qouta`, expected `quota` (valid keys: {keys})"),
         "4:16: `x`, expected a whole number from 1 to 9007199254740991".to_owned(),
-        format!("4:27: `y`, expected {DURATION}"),
+        format!("4:27: `y`, expected {WINDOW}"),
         format!("4:36: `a`, expected {part}"),
         format!("4:46: `b`, expected {part}"),
         format!("8:5: `5`, expected a mapping with the keys {route}"),

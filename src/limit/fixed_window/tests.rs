@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     clock::StoreTime,
     limit::{
-        Algorithm,
+        Algorithm, Calendar, CalendarPeriod,
         properties::{Simulation, histories_of},
     },
 };
@@ -131,4 +131,65 @@ fn a_refund_applies_only_to_its_own_window() {
         "charged in the previous window"
     );
     assert_eq!(refund(&mut state, &quota, NOW + 10_001, NOW + 10_000, 9).used, 0);
+}
+
+/// A month of `zone` from `starts` on.
+fn month(limit: u64, starts: u8) -> Quota {
+    let calendar = Calendar::new(CalendarPeriod::Month { starts }, "Europe/Berlin");
+    Quota::calendar(limit, calendar.unwrap())
+}
+
+/// The start of 2026-12-01 in Berlin.
+const DECEMBER: StoreTime = StoreTime::from_unix_ms(1_796_079_600_000);
+/// The start of 2027-01-01 in Berlin.
+const JANUARY: StoreTime = StoreTime::from_unix_ms(1_798_758_000_000);
+
+#[test]
+fn a_calendar_window_ends_with_the_calendar_whenever_it_is_first_charged() {
+    let quota = month(5, 1);
+    for at in [DECEMBER, DECEMBER + 1, JANUARY.minus_ms(1)] {
+        let mut state = FixedWindowState::default();
+        assert_eq!(decide(&mut state, &quota, at, 0).reset_at, JANUARY, "unused");
+        let decision = admit(&mut state, &quota, at, 5);
+        assert_eq!((decision.remaining, decision.reset_at), (0, JANUARY));
+        let refused = decide(&mut state, &quota, JANUARY.minus_ms(1), 1);
+        assert_eq!(refused.retry_at, Some(JANUARY));
+        assert!(decide(&mut state, &quota, JANUARY, 5).admitted);
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_over_a_boundary_keeps_the_count() {
+    let quota = month(5, 1);
+    let mut state = FixedWindowState::default();
+    charge(&mut state, &quota, JANUARY + 1_000, 5);
+    let reset_at = state.reset_at;
+    let refused = decide(&mut state, &quota, JANUARY.minus_ms(3_000), 1);
+    assert!(!refused.admitted);
+    assert_eq!(refused.reset_at, reset_at);
+    // Refunds of the window before do not reach it, and its own do.
+    refund(&mut state, &quota, JANUARY.minus_ms(2_000), DECEMBER + 1, 5);
+    assert_eq!(state.count, 5);
+    refund(&mut state, &quota, JANUARY.minus_ms(2_000), JANUARY + 1_000, 2);
+    assert_eq!(state.count, 3);
+    // Set back by more, the window moves with the clock.
+    decide(&mut state, &quota, JANUARY.minus_ms(60_000), 1);
+    assert_eq!((state.reset_at, state.count), (JANUARY, 3));
+}
+
+#[test]
+fn a_new_billing_day_ends_the_window_no_later() {
+    let mut state = FixedWindowState::default();
+    charge(&mut state, &month(5, 1), DECEMBER + 1, 4);
+    let of_day_15 = month(5, 15);
+    let earlier = decide(&mut state, &of_day_15, DECEMBER + 2, 1);
+    let day_15 = DECEMBER + 14 * 86_400_000;
+    assert_eq!((earlier.used, earlier.reset_at), (4, day_15));
+    let later = decide(&mut state, &month(5, 1), DECEMBER + 3, 1);
+    assert_eq!(
+        (later.used, later.reset_at),
+        (4, day_15),
+        "a window that has begun ends as it said"
+    );
+    assert_eq!(decide(&mut state, &month(5, 1), day_15, 0).reset_at, JANUARY);
 }

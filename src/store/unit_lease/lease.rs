@@ -75,7 +75,7 @@ impl LeasedUnits {
     /// True if a charge at `charged_at`, by the store's clock, is in these units' sub-window, and that
     /// sub-window has not ended at `monotonic`.
     fn covers(&self, quota: &Quota, charged_at: StoreTime, monotonic: MonotonicTime) -> bool {
-        let start = self.end.minus_ms(quota.sub_window());
+        let start = quota.sub_window_start(self.end);
         (start..self.end).contains(&charged_at) && monotonic < self.deadline
     }
 }

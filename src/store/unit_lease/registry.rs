@@ -50,9 +50,8 @@ impl LeaseKey {
             LeaseSize::Auto => 1,
             LeaseSize::Units(count) => count.saturating_add(2),
         };
-        let flags = u64::from(limit.algorithm().is_strict()) << 1 | u64::from(limit.enforce);
-        let quota = limit.quota.limit << 2 | flags;
-        let low = mix(quota) ^ mix(!lease_size);
+        let flags = u64::from(limit.quota.variant()) << 1 | u64::from(limit.enforce);
+        let low = mix(mix(limit.quota.limit) ^ flags) ^ mix(!lease_size);
         Self { record, lease_id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
     }
 }
