@@ -242,6 +242,8 @@ pub struct Limit {
     pub enforce: bool,
     /// The block that is charged beside the limit; `None` if the limit blocks no caller.
     pub block: Option<Arc<Limit>>,
+    /// The limit with months that start at day 1, 2 and so on up to 31, if consumers have billing days under it.
+    pub by_billing_day: Option<Arc<[Arc<Limit>]>>,
     /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
 }
@@ -258,6 +260,7 @@ impl Limit {
             lease_size: LeaseSize::Off,
             enforce: true,
             block: None,
+            by_billing_day: None,
             index: 0,
         }
     }
@@ -281,6 +284,34 @@ impl Limit {
             ..self.clone()
         };
         Self { block: Some(Arc::new(block)), ..self }
+    }
+
+    /// The limit with another quota.
+    #[must_use]
+    pub fn with_quota(&self, quota: Quota) -> Self {
+        let limit = Self { quota, by_billing_day: None, ..self.clone() };
+        if self.by_billing_day.is_some() { limit.with_billing_days() } else { limit }
+    }
+
+    /// The limit, where the months of a consumer start at its billing day. No other than a calendar's months do.
+    #[must_use]
+    pub fn with_billing_days(self) -> Self {
+        let Algorithm::CalendarWindow(calendar) = self.quota.algorithm else { return self };
+        if calendar.month_start() == 0 {
+            return self;
+        }
+        let of_day = |day| {
+            let algorithm = Algorithm::CalendarWindow(calendar.with_month_start(day));
+            Arc::new(Self { quota: Quota { algorithm, ..self.quota }, ..self.clone() })
+        };
+        let by_billing_day = Some((1..=31).map(of_day).collect());
+        Self { by_billing_day, ..self }
+    }
+
+    /// The limit for a consumer with this billing day.
+    pub fn for_billing_day<'l>(self: &'l Arc<Self>, day: Option<u8>) -> &'l Arc<Self> {
+        let of_day = || self.by_billing_day.as_ref()?.get(usize::from(day?).checked_sub(1)?);
+        of_day().unwrap_or(self)
     }
 
     /// The name of the limit that this block belongs to.

@@ -324,6 +324,6 @@ fn target_key(plan: &KeyPlan, subject: &Subject<'_>) -> Option<u64> {
 #[inline]
 pub fn charge_for<'a>(route: &'a Route, planned: &'a PlannedCharge) -> Option<Charge<'a>> {
     let policy = route.limits.get(usize::from(planned.limit_index))?;
-    let limit = policy.limit_with(&planned.quota);
+    let limit = policy.limit_of(planned);
     Some(Charge { limit, key: planned.key, cost: planned.cost })
 }

@@ -30,6 +30,8 @@ pub(super) struct ConsumerDescription {
     name: String,
     /// Its plan, or null.
     plan: Option<String>,
+    /// The first day of its months, or null.
+    billing_day: Option<u8>,
     keys: Vec<KeyDescription>,
     /// True if it has a password, whose hash is not shown.
     has_password: bool,
@@ -229,7 +231,7 @@ fn answer(status: StatusCode, body: impl Serialize) -> Response {
 }
 
 fn describe(consumer: ConsumerConfig, shared: &Shared) -> ConsumerDescription {
-    let ConsumerConfig { name, plan, keys, password, labels, disabled } = consumer;
+    let ConsumerConfig { name, plan, billing_day, keys, password, labels, disabled } = consumer;
     let mut notes = Vec::new();
     let unknown = plan.as_deref().filter(|plan| !shared.consumers.load().has_plan(plan));
     if let Some(plan) = unknown {
@@ -242,7 +244,16 @@ fn describe(consumer: ConsumerConfig, shared: &Shared) -> ConsumerDescription {
         KeyDescription { id, sha256, expires }
     });
     let has_password = password.is_some();
-    ConsumerDescription { name, plan, keys: keys.collect(), has_password, labels, disabled, notes }
+    ConsumerDescription {
+        name,
+        plan,
+        billing_day,
+        keys: keys.collect(),
+        has_password,
+        labels,
+        disabled,
+        notes,
+    }
 }
 
 fn failed(error: &ChangeError) -> Response {

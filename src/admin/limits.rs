@@ -22,7 +22,7 @@ use crate::{
     clock::StoreTime,
     consumer_store::LookupFailed,
     gateway::Shared,
-    identity::Consumer,
+    identity::{Consumer, OwnedConsumer},
     limit::{Charge, Limit, OnFailure},
     metrics::Metrics,
     redis::RedisFailure,
@@ -188,12 +188,14 @@ pub(super) async fn show(
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let plan = match plan_of(&query, &context.shared).await {
-        Ok(plan) => plan,
+    let consumer = match consumer_of(&query, &context.shared).await {
+        Ok(consumer) => consumer,
         Err(LookupFailed) => return redis_unavailable(RedisFailure::Unsent),
     };
-    let quota = quota_of(&query, plan.as_deref(), &policy, &context.shared);
-    let limit = policy.limit_with(&quota);
+    let consumer = consumer.as_ref().map(OwnedConsumer::view);
+    let quota = quota_of(&query, consumer, &policy, &context.shared);
+    let billing_day = consumer.and_then(|consumer| consumer.billing_day);
+    let limit = policy.limit_with(&quota).for_billing_day(billing_day);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
     match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
@@ -252,8 +254,11 @@ pub(super) async fn reset(
     }
 }
 
-/// The plan of the consumer in `query`.
-async fn plan_of(query: &CallerQuery, shared: &Shared) -> Result<Option<String>, LookupFailed> {
+/// The consumer in `query`, with the plan and the billing day of its record.
+async fn consumer_of(
+    query: &CallerQuery,
+    shared: &Shared,
+) -> Result<Option<OwnedConsumer>, LookupFailed> {
     let Some(name) = query.consumer.as_deref() else { return Ok(None) };
     let loaded = shared.consumers.load_full();
     let looked_up = match &shared.consumer_store {
@@ -261,24 +266,25 @@ async fn plan_of(query: &CallerQuery, shared: &Shared) -> Result<Option<String>,
         _ => None,
     };
     let found = looked_up.as_ref().unwrap_or(&loaded).consumer(name);
-    let plan = found.and_then(|found| found.consumer.plan).filter(|plan| loaded.has_plan(plan));
-    Ok(plan.map(str::to_owned))
+    let found = found.map_or(Consumer::new(name, None), |found| found.consumer);
+    let plan = found.plan.filter(|plan| loaded.has_plan(plan));
+    Ok(Some(Consumer { plan, ..found }.into()))
 }
 
-/// The quota that applies to the caller in `query`: that of an override, of its plan, or of the query's tier.
+/// The quota that applies to the caller in `query`: that of an override, of the plan of `consumer`, or of the query's
+/// tier.
 fn quota_of(
     query: &CallerQuery,
-    plan: Option<&str>,
+    consumer: Option<Consumer<'_>>,
     policy: &LimitPolicy,
     shared: &Shared,
 ) -> QuotaChoice {
-    let found = query.consumer.as_deref().map(|name| Consumer::new(name, plan));
     let now = shared.clock.store_time();
     let table = shared.overrides.table();
-    let applied = table.and_then(|table| table.find(policy, query.key, found, now));
+    let applied = table.and_then(|table| table.find(policy, query.key, consumer, now));
     match applied {
         Some(applied) => QuotaChoice::Override(applied),
-        None => policy.plan_choice(found).unwrap_or_else(|| query.quota.clone()),
+        None => policy.plan_choice(consumer).unwrap_or_else(|| query.quota.clone()),
     }
 }
 

@@ -5,6 +5,8 @@
 
 mod builder;
 
+use std::num::NonZeroU8;
+
 use ahash::RandomState;
 use hashbrown::{HashMap, HashTable};
 
@@ -43,6 +45,7 @@ struct ConsumerEntry {
     name: TextRange,
     /// The index of its plan.
     plan: Option<u16>,
+    billing_day: Option<NonZeroU8>,
     is_disabled: bool,
 }
 
@@ -192,7 +195,8 @@ impl ConsumerTable {
 
     fn view(&self, entry: &ConsumerEntry) -> Consumer<'_> {
         let plan = entry.plan.and_then(|plan| self.plans.get(usize::from(plan)));
-        Consumer::new(self.text(entry.name), plan.map(|plan| &**plan))
+        let billing_day = entry.billing_day.map(NonZeroU8::get);
+        Consumer { billing_day, ..Consumer::new(self.text(entry.name), plan.map(|plan| &**plan)) }
     }
 
     fn text(&self, range: TextRange) -> &str {

@@ -179,6 +179,8 @@ fn print_password_hash(input: &mut dyn BufRead, out: &mut dyn Write) -> Exit {
 fn print_owner(found: &FoundKey<'_>, out: &mut dyn Write) -> Exit {
     let FoundKey { consumer, id, validity } = found;
     let plan = consumer.plan.map_or(String::new(), |plan| format!(", plan {plan}"));
+    let billing_day =
+        consumer.billing_day.map_or(String::new(), |day| format!(", billing day {day}"));
     let id = if id.is_empty() { String::new() } else { format!(", key {id}") };
     let (state, exit) = match validity {
         KeyValidity::Valid => ("valid", Exit::Ok),
@@ -186,7 +188,7 @@ fn print_owner(found: &FoundKey<'_>, out: &mut dyn Write) -> Exit {
         KeyValidity::Disabled => ("its consumer is disabled", Exit::BadInput),
     };
     let name = escape(consumer.name);
-    let written = writeln!(out, "consumer   {name}{plan}{id}")
+    let written = writeln!(out, "consumer   {name}{plan}{billing_day}{id}")
         .and_then(|()| writeln!(out, "state      {state}"));
     exit_after_write(written, exit)
 }

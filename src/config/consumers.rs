@@ -32,6 +32,11 @@ pub struct ConsumerConfig {
     pub name: String,
     /// Name of its plan. Default: none, and limits have their own quotas.
     pub plan: Option<String>,
+    /// First day of its months, 1 to 31, in limits with `window: month` that count by `consumer`; the month's last day
+    /// where the month is shorter. Default: none, and the limit's `starts` applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 31))]
+    pub billing_day: Option<u8>,
     /// Its API keys.
     #[serde(default)]
     pub keys: Vec<ConsumerKeyConfig>,
@@ -56,6 +61,7 @@ impl ConsumerConfig {
         ConsumerRecord {
             name: self.name.as_str().into(),
             plan: self.plan.as_deref().map(Into::into),
+            billing_day: self.billing_day.map(|day| day.to_string().into()),
             keys: keys.collect(),
             password: self.password.as_deref().map(Into::into),
             is_disabled: self.disabled,

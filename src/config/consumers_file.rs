@@ -26,6 +26,8 @@ pub struct ConsumerRecord<'t> {
     pub name: Cow<'t, str>,
     /// The name of its plan.
     pub plan: Option<Cow<'t, str>>,
+    /// The first day of its months, as it is written.
+    pub billing_day: Option<Cow<'t, str>>,
     /// Its keys.
     pub keys: SmallVec<[KeyRecord<'t>; 1]>,
     /// A hash of its password.
@@ -52,6 +54,8 @@ pub enum RecordPart {
     Name,
     /// Its plan.
     Plan,
+    /// The first day of its months.
+    BillingDay,
     /// The name of the key with this index.
     KeyId(usize),
     /// The hash of the key with this index.
@@ -78,6 +82,7 @@ pub struct RecordFault {
 struct RecordPlaces {
     name: Option<Location>,
     plan: Option<Location>,
+    billing_day: Option<Location>,
     keys: SmallVec<[KeyPlaces; 1]>,
     password: Option<Location>,
 }
@@ -152,6 +157,7 @@ impl RecordPlaces {
         match part {
             RecordPart::Name => self.name,
             RecordPart::Plan => self.plan,
+            RecordPart::BillingDay => self.billing_day,
             RecordPart::Password => self.password,
             RecordPart::KeyId(index) => self.keys.get(index)?.id,
             RecordPart::KeyHash(index) => self.keys.get(index)?.sha256,

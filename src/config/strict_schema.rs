@@ -259,9 +259,13 @@ fn replace_range(keywords: &mut Map<String, Value>, definitions: &Value) {
     let text = base.as_ref().map_or_else(|| keywords.get("pattern"), |base| base.get("pattern"));
     let Some(text) = text.and_then(Value::as_str) else { return };
     let units = if text.contains("KiB") { &SIZE_UNITS[..] } else { &DURATION_UNITS[..] };
-    let off = if text.contains("off") { "off|" } else { "" };
+    let words = match text {
+        text if text.contains("off") => "off|",
+        text if text.contains("month") => "hour|day|week|month|",
+        _ => "",
+    };
     let maximum = maximum.unwrap_or(u64::MAX);
-    let pattern = format!("^({off}{})$", amounts_pattern((minimum, maximum), units));
+    let pattern = format!("^({words}{})$", amounts_pattern((minimum, maximum), units));
     let schema = json!({"type": "string", "pattern": pattern});
     if optional.is_some() {
         keywords.insert("anyOf".to_owned(), json!([schema, {"type": "null"}]));

@@ -96,6 +96,7 @@ fn describe(RecordFault { part, what, expected }: &RecordFault) -> String {
     let place = match part {
         RecordPart::Name => "name".to_owned(),
         RecordPart::Plan => "plan".to_owned(),
+        RecordPart::BillingDay => "billing_day".to_owned(),
         RecordPart::Password => "password".to_owned(),
         RecordPart::KeyId(index) => format!("keys[{index}].id"),
         RecordPart::KeyHash(index) => format!("keys[{index}].sha256"),
@@ -222,11 +223,12 @@ mod tests {
         fn a_record_is_read_as_it_was_written(
             name in "[^\\p{C}\\p{Z}]{1,40}",
             plan in prop::option::of("\\PC{0,20}"),
+            billing_day in prop::option::of(1_u8..=31),
             labels in prop::collection::btree_map("\\PC{0,8}", "\\PC{0,8}", 0..4),
             disabled: bool,
         ) {
             let keys = vec![ConsumerKeyConfig { id: None, sha256: hash(&name), expires: None }];
-            let own = ConsumerConfig { name: name.clone(), plan, keys, password: None, labels, disabled };
+            let own = ConsumerConfig { name: name.clone(), plan, billing_day, keys, password: None, labels, disabled };
             prop_assert_eq!(check(&own), Ok(()));
             prop_assert_eq!(read_consumer(&name, text_of(&own).as_bytes()), Some(own));
         }

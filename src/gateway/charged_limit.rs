@@ -26,6 +26,8 @@ pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
     /// The quota that applies to the caller.
     quota: QuotaChoice,
+    /// The first day of the consumer's months.
+    billing_day: Option<u8>,
     key: Key,
     cost: u64,
     pub(super) outcome: Outcome,
@@ -47,14 +49,14 @@ impl ChargedLimit {
     /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
     fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
-        let PlannedCharge { key, cost, .. } = *planned;
+        let PlannedCharge { key, cost, billing_day, .. } = *planned;
         let quota = planned.quota.clone();
-        Some(Self { rule, quota, key, cost, outcome: Outcome::NotCharged })
+        Some(Self { rule, quota, billing_day, key, cost, outcome: Outcome::NotCharged })
     }
 
     /// The limit, with the caller's quota.
     pub(super) fn limit(&self) -> &Arc<Limit> {
-        self.rule.policy.limit_with(&self.quota)
+        self.rule.policy.limit_with(&self.quota).for_billing_day(self.billing_day)
     }
 
     /// True if the consumer is a part of the key.

@@ -95,15 +95,16 @@ impl Gateway {
         Some(Consumer { plan: consumer.plan.or(plan), ..consumer }.into())
     }
 
-    /// The consumer that a signed token names, with the plan of its record; `None` if it is disabled.
+    /// The consumer that a signed token names, with the plan and the billing day of its record; `None` if it is disabled.
     pub(super) fn with_record(
         &self,
         records: &ConsumerRecords,
         consumer: OwnedConsumer,
     ) -> Option<OwnedConsumer> {
         let record = self.with_known_plan(records, certified(consumer.view().name, records)?);
+        let billing_day = record.billing_day;
         let planned = record.plan.map(|plan| consumer.with_plan(plan));
-        Some(planned.unwrap_or(consumer))
+        Some(planned.unwrap_or(consumer).with_billing_day(billing_day))
     }
 
     /// The consumer without a plan that the configuration lacks. A record in a file has none of these.

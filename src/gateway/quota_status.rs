@@ -46,7 +46,7 @@ struct StatusCharge<'a> {
 impl<'a> StatusCharge<'a> {
     /// `None` if the route has no such limit.
     fn new(limits: &'a [Arc<LimitPolicy>], planned: &'a PlannedCharge) -> Option<Self> {
-        let limit = limits.get(usize::from(planned.limit_index))?.limit_with(&planned.quota);
+        let limit = limits.get(usize::from(planned.limit_index))?.limit_of(planned);
         let applied = match &planned.quota {
             QuotaChoice::Override(applied) => Some(&*applied.own),
             QuotaChoice::Own | QuotaChoice::Tier(_) | QuotaChoice::Plan(_) => None,

@@ -11,14 +11,16 @@ pub struct Consumer<'c> {
     pub name: &'c str,
     /// The name of its plan.
     pub plan: Option<&'c str>,
+    /// The first day of its months, 1 to 31, for limits that count a calendar's months by consumer.
+    pub billing_day: Option<u8>,
     /// The claims of its token; `None` without a token, or if the configuration uses no claim.
     pub claims: Option<&'c TokenClaims>,
 }
 
 impl<'c> Consumer<'c> {
-    /// A consumer without claims.
+    /// A consumer without claims and billing day.
     pub const fn new(name: &'c str, plan: Option<&'c str>) -> Self {
-        Self { name, plan, claims: None }
+        Self { name, plan, billing_day: None, claims: None }
     }
 
     /// The claim called `name`.
@@ -34,6 +36,7 @@ pub struct OwnedConsumer {
     text: Box<str>,
     name_length: usize,
     has_plan: bool,
+    billing_day: Option<u8>,
     claims: Option<Arc<TokenClaims>>,
 }
 
@@ -41,26 +44,39 @@ impl OwnedConsumer {
     /// The consumer, borrowed.
     pub fn view(&self) -> Consumer<'_> {
         let (name, plan) = self.text.split_at(self.name_length);
-        Consumer { name, plan: self.has_plan.then_some(plan), claims: self.claims.as_deref() }
+        Consumer {
+            name,
+            plan: self.has_plan.then_some(plan),
+            billing_day: self.billing_day,
+            claims: self.claims.as_deref(),
+        }
     }
 
     /// The same consumer with another plan.
     #[must_use]
     pub fn with_plan(&self, plan: &str) -> Self {
         let name = &self.text[..self.name_length];
-        Self::with_claims(name, Some(plan), self.claims.clone())
+        let planned = Self::with_claims(name, Some(plan), self.claims.clone());
+        Self { billing_day: self.billing_day, ..planned }
+    }
+
+    /// The same consumer with this billing day.
+    #[must_use]
+    pub fn with_billing_day(self, billing_day: Option<u8>) -> Self {
+        Self { billing_day, ..self }
     }
 
     /// The consumer called `name`, with the claims of its token.
     pub fn with_claims(name: &str, plan: Option<&str>, claims: Option<Arc<TokenClaims>>) -> Self {
         let text = [name, plan.unwrap_or_default()].concat().into();
-        Self { text, name_length: name.len(), has_plan: plan.is_some(), claims }
+        Self { text, name_length: name.len(), has_plan: plan.is_some(), billing_day: None, claims }
     }
 }
 
 impl From<Consumer<'_>> for OwnedConsumer {
-    fn from(Consumer { name, plan, claims }: Consumer<'_>) -> Self {
-        Self::with_claims(name, plan, claims.map(|claims| Arc::new(claims.clone())))
+    fn from(Consumer { name, plan, billing_day, claims }: Consumer<'_>) -> Self {
+        let claims = claims.map(|claims| Arc::new(claims.clone()));
+        Self::with_claims(name, plan, claims).with_billing_day(billing_day)
     }
 }
 
@@ -77,7 +93,7 @@ mod tests {
     #[test]
     fn a_copy_shows_the_same_consumer() {
         for plan in [None, Some(""), Some("gold")] {
-            let consumer = Consumer::new("acme", plan);
+            let consumer = Consumer { billing_day: Some(31), ..Consumer::new("acme", plan) };
             assert_eq!(OwnedConsumer::from(consumer).view(), consumer);
         }
     }

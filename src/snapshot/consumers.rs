@@ -164,6 +164,7 @@ fn section_of<'s>(entry: &Section<'s>, part: RecordPart) -> Section<'s> {
     match part {
         RecordPart::Name => entry.at("name"),
         RecordPart::Plan => entry.at("plan"),
+        RecordPart::BillingDay => entry.at("billing_day"),
         RecordPart::Password => entry.at("password"),
         RecordPart::KeyId(index) => key(index).at("id"),
         RecordPart::KeyHash(index) => key(index).at("sha256"),

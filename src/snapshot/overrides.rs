@@ -122,7 +122,7 @@ impl LimitPolicy {
                 "`{units}`, less than the cost of a request; expected at least {cost}, or `blocked`"
             ));
         }
-        Ok(PlanLimit::Quota(Arc::new(Limit { quota, ..(*self.limit).clone() })))
+        Ok(PlanLimit::Quota(Arc::new(self.limit.with_quota(quota))))
     }
 }
 

@@ -70,7 +70,7 @@ fn plan_limit(
         let expected = format!("at least the cost, {}: no request would be admitted", limit.cost);
         at.fault(format!("`{units}`"), &expected);
     }
-    PlanLimit::Quota(Arc::new(Limit { quota, ..limit.clone() }))
+    PlanLimit::Quota(Arc::new(limit.with_quota(quota)))
 }
 
 /// The quotas that plans give the consumers of one limit.

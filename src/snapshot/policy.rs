@@ -151,6 +151,8 @@ pub struct PlannedCharge {
     pub cost: u64,
     /// The quota that applies.
     pub quota: QuotaChoice,
+    /// The first day of the consumer's months.
+    pub billing_day: Option<u8>,
 }
 
 /// The planned charges of one request, in the order of the route's limits: one per limit, or one per access
@@ -238,7 +240,8 @@ impl LimitPolicy {
                 }
                 LimitKind::Unlimited | LimitKind::Blocked => continue,
             }
-            charges.push(PlannedCharge { limit_index, key, cost, quota });
+            let billing_day = subject.consumer.and_then(|consumer| consumer.billing_day);
+            charges.push(PlannedCharge { limit_index, key, cost, quota, billing_day });
         }
         Ok(())
     }
@@ -271,6 +274,11 @@ impl LimitPolicy {
             },
         };
         other.unwrap_or(&self.limit)
+    }
+
+    /// The limit of a planned charge, with the caller's quota and months.
+    pub fn limit_of<'a>(&'a self, planned: &'a PlannedCharge) -> &'a Arc<Limit> {
+        self.limit_with(&planned.quota).for_billing_day(planned.billing_day)
     }
 
     /// True for the candidate of another limit.

@@ -33,7 +33,7 @@ pub(super) fn compile(
                 format!("at least the cost, {}: no request would be admitted", limit.cost);
             at.at("quota").fault(format!("`{units}`"), &expected);
         }
-        let limit = Arc::new(Limit { quota, ..limit.clone() });
+        let limit = Arc::new(limit.with_quota(quota));
         Some(Tier { matches: matches?, limit: Some(limit) })
     });
     tiers.collect()

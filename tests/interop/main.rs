@@ -6,6 +6,8 @@
 
 mod browser;
 mod caddy;
+/// Windows of calendars, and zoneinfo.
+mod calendars;
 mod chain;
 mod curl;
 mod dashboard;

@@ -1,5 +1,7 @@
 //! [`ConsumerTableBuilder`]: checks records and adds them to a table.
 
+use std::num::NonZeroU8;
+
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{ConsumerEntry, ConsumerTable, KeyEntry, TextRange};
@@ -68,7 +70,7 @@ impl<'p> ConsumerTableBuilder<'p> {
     fn add_consumer(
         &mut self,
         record: &ConsumerRecord<'_>,
-        plan: Option<u16>,
+        (plan, billing_day): (Option<u16>, Option<NonZeroU8>),
         line: usize,
     ) -> Result<u32, RecordFault> {
         let hash = self.table.hasher.hash_one(&*record.name);
@@ -93,7 +95,7 @@ impl<'p> ConsumerTableBuilder<'p> {
         }
         let name = self.push_text(&record.name);
         let is_disabled = record.is_disabled;
-        self.table.consumers.push(ConsumerEntry { name, plan, is_disabled });
+        self.table.consumers.push(ConsumerEntry { name, plan, billing_day, is_disabled });
         self.lines.push(line as u32);
         Ok(index)
     }
@@ -134,21 +136,22 @@ impl RecordSink for ConsumerTableBuilder<'_> {
             faults.push(fault(RecordPart::Password, "this hash of a password", expected));
         }
         let plan = record.plan.as_deref().map(|plan| self.plan(plan)).transpose();
+        let billing_day = record.billing_day.as_deref().map(billing_day).transpose();
         let keys: Result<smallvec::SmallVec<[CheckedKey<'_>; 2]>, RecordFault> =
             record.keys.iter().enumerate().map(|(index, key)| CheckedKey::of(index, key)).collect();
         if self.table.texts.len() + record.text_length() > MAX_TEXTS {
             faults.push(fault(RecordPart::Name, "too many consumers", "names of at most 4 GiB"));
         }
-        let checked = match (plan, keys) {
-            (Ok(plan), Ok(keys)) if faults.is_empty() => (plan, keys),
-            (plan, keys) => {
+        let (plan, billing_day, keys) = match (plan, billing_day, keys) {
+            (Ok(plan), Ok(billing_day), Ok(keys)) if faults.is_empty() => (plan, billing_day, keys),
+            (plan, billing_day, keys) => {
                 faults.extend(plan.err());
+                faults.extend(billing_day.err());
                 faults.extend(keys.err());
                 return faults;
             }
         };
-        let (plan, keys) = checked;
-        let consumer = match self.add_consumer(record, plan, line) {
+        let consumer = match self.add_consumer(record, (plan, billing_day), line) {
             Ok(consumer) => consumer,
             Err(duplicate) => return vec![duplicate],
         };
@@ -213,6 +216,14 @@ fn expiry(index: usize, text: &str) -> Result<u32, RecordFault> {
     seconds.and_then(|since| u32::try_from(since.as_secs()).ok()).ok_or_else(|| {
         let expected = "a time such as 2027-01-01T00:00:00Z, or a date, before 2106";
         fault(RecordPart::KeyExpiry(index), format!("`{text}`"), expected)
+    })
+}
+
+/// Reads the first day of a consumer's months.
+fn billing_day(text: &str) -> Result<NonZeroU8, RecordFault> {
+    let day = text.parse().ok().filter(|day: &NonZeroU8| day.get() <= 31);
+    day.ok_or_else(|| {
+        fault(RecordPart::BillingDay, format!("`{text}`"), "a day of the month, 1 to 31")
     })
 }
 

@@ -72,6 +72,7 @@ impl RouteAuth {
         let record = certified(&claims.consumer, context.consumers);
         let record = record.ok_or_else(|| refused(&self.invalid_token))?;
         let plan = record.plan.or(claims.plan.as_deref());
-        Ok(OwnedConsumer::with_claims(record.name, plan, claims.claims.clone()))
+        let consumer = OwnedConsumer::with_claims(record.name, plan, claims.claims.clone());
+        Ok(consumer.with_billing_day(record.billing_day))
     }
 }

@@ -10,7 +10,8 @@ use super::super::suggest::suggest_key;
 use super::{FileFaults, KeyPlaces, KeyRecord, PlacedRecord, RecordSink, mismatch};
 
 /// The keys of a record.
-const RECORD_KEYS: [&str; 6] = ["name", "plan", "keys", "password", "labels", "disabled"];
+const RECORD_KEYS: [&str; 7] =
+    ["name", "plan", "billing_day", "keys", "password", "labels", "disabled"];
 /// The keys of a key.
 const KEY_KEYS: [&str; 3] = ["id", "sha256", "expires"];
 
@@ -116,6 +117,10 @@ impl<'t> EventReader<'t> {
                 RecordKey::Known("plan") => {
                     placed.record.plan = self.text_of(next, faults)?;
                     placed.places.plan = place;
+                }
+                RecordKey::Known("billing_day") => {
+                    placed.record.billing_day = self.text_of(next, faults)?;
+                    placed.places.billing_day = place;
                 }
                 RecordKey::Known("password") => {
                     placed.record.password = self.text_of(next, faults)?;

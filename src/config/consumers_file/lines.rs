@@ -218,6 +218,10 @@ impl<'t> RecordLines<'t> {
                 self.placed.record.plan = Some(Cow::Borrowed(scalar(entry.value)?));
                 self.placed.places.plan = place;
             }
+            "billing_day" if self.placed.places.billing_day.is_none() => {
+                self.placed.record.billing_day = Some(Cow::Borrowed(scalar(entry.value)?));
+                self.placed.places.billing_day = place;
+            }
             "password" if self.placed.places.password.is_none() => {
                 let hash = password_hash(entry.value).or_else(|| scalar(entry.value))?;
                 self.placed.record.password = Some(Cow::Borrowed(hash));

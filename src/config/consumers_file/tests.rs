@@ -23,6 +23,7 @@ impl RecordSink for Collected {
         let record = ConsumerRecord {
             name: own(&record.name),
             plan: record.plan.as_deref().map(own),
+            billing_day: record.billing_day.as_deref().map(own),
             keys: keys.collect(),
             password: record.password.as_deref().map(own),
             is_disabled: record.is_disabled,
@@ -137,7 +138,7 @@ fn faults_have_their_places() {
         ("- plan: a", "1:3: missing key `name`, expected a line `name: ...` in this record"),
         (
             "- name: a\n- nme: b",
-            "2:3: unknown key `nme`, expected `name` (valid keys: name, plan, keys, password, labels, disabled)",
+            "2:3: unknown key `nme`, expected `name` (valid keys: name, plan, billing_day, keys, password, labels, disabled)",
         ),
         ("- name: a\n  name: b", "2:3: duplicate key `name`, expected it once in a mapping"),
         ("- name: a\n  disabled: yes", "2:13: `yes`, expected true or false"),
@@ -166,7 +167,7 @@ fn faults_have_their_places() {
         ("- name: \"refused\" # here\n", "1:9: this, expected another"),
         (
             "- keys: [{sha256: x}]\n  secret: x\n  name: b",
-            "2:3: unknown key `secret`, expected one of name, plan, keys, password, labels, disabled",
+            "2:3: unknown key `secret`, expected one of name, plan, billing_day, keys, password, labels, disabled",
         ),
     ] {
         let (_, faults) = read(text);
@@ -196,11 +197,22 @@ fn line() -> impl Strategy<Value = String> {
         Just("2027-01-01T00:00:00Z".to_owned()),
         Just("null".to_owned()),
         Just("true".to_owned()),
+        Just("15".to_owned()),
         "\"[a-z ,:#]{0,5}\"",
         "'[a-z ,:#]{0,5}'",
     ];
     let key = prop::sample::select(vec![
-        "name", "plan", "keys", "password", "labels", "disabled", "id", "sha256", "expires", "x-y",
+        "name",
+        "plan",
+        "billing_day",
+        "keys",
+        "password",
+        "labels",
+        "disabled",
+        "id",
+        "sha256",
+        "expires",
+        "x-y",
     ]);
     let dash = prop::sample::select(vec!["", "", "- "]);
     let indent = prop::sample::select(vec!["", "", "  ", "  ", "    ", "      ", " "]);

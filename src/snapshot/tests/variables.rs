@@ -31,7 +31,7 @@ fn a_fault_shows_the_reference_and_not_its_value() {
         (
             "window: 10s",
             "window: ${X:-10d 1s}x",
-            "6:13: `${X:-10d 1s}x`, expected a duration such as 250ms, 10s, 30m, 1h or 7d, from 1ms to 366d"
+            "6:13: `${X:-10d 1s}x`, expected a duration such as 250ms, 10s, 30m, 1h or 7d, or hour, day, week or month"
                 .to_owned(),
         ),
         ("limits: [a.b]", "limits: ${WORD}", "12:13: `${WORD}`, expected a list, such as [${WORD}]".to_owned()),
