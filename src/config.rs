@@ -17,7 +17,7 @@
 //! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
-//! | `limits`, `key_part`, `cost`, `rate`, `tiers` | a limit, the parts of its key, its cost, its short form, and its other quotas |
+//! | `limits`, `window`, `key_part`, `cost`, `rate`, `tiers` | a limit, its window, the parts of its key, its cost, its short form, and its other quotas |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `scalar`, `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |

@@ -14,6 +14,7 @@
 //! | [`token_bucket`], [`leaky_bucket`], [`concurrency`] | one algorithm each, with its bound on admissions |
 //! | [`block`] | refuses callers that a limit has refused too often |
 //! | `algorithm` | the algorithms and their properties |
+//! | `calendar` | hours, days, weeks and months by the clocks of a time zone |
 //! | `state` | the record of any algorithm |
 //! | `gcra` | the record of both buckets: a theoretical arrival time |
 //! | `free_slots`, `counts` | the refunded slots of a leaky bucket; the counters of a sliding window |
@@ -309,7 +310,7 @@ impl Limit {
     }
 
     /// The limit for a consumer with this billing day.
-    pub fn for_billing_day<'l>(self: &'l Arc<Self>, day: Option<u8>) -> &'l Arc<Self> {
+    pub fn for_billing_day(self: &Arc<Self>, day: Option<u8>) -> &Arc<Self> {
         let of_day = || self.by_billing_day.as_ref()?.get(usize::from(day?).checked_sub(1)?);
         of_day().unwrap_or(self)
     }

@@ -13,7 +13,7 @@
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `overrides` | [`OverrideTable`]: the quotas that operators set at run time, and where they are kept |
-//! | `limits`, `quota`, `algorithm`, `reserve`, `tiers`, `parts` | limits and their parts |
+//! | `limits`, `quota`, `algorithm`, `calendar`, `reserve`, `tiers`, `parts` | limits and their parts |
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `settled_cost`, `inspection` | costs that are settled when a response ends; what limits read of a request's body |
 //! | `charge_error` | [`ChargePlanError`]: why a request cannot be charged |

@@ -14,7 +14,7 @@ use super::tiers::{Candidate, TierConfig};
 use super::units::Duration;
 use super::window::{TimeZoneName, WindowConfig, WindowStart};
 use crate::identity::KeyPart;
-use crate::limit::{MAX_UNITS, OnFailure};
+use crate::limit::{Calendar, MAX_UNITS, OnFailure};
 
 /// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -129,6 +129,11 @@ impl LimitConfig {
     /// The client's address: every request has one, and one caller's requests do not use up another's quota.
     fn default_key() -> Vec<KeyPart> {
         vec![KeyPart::ClientIp]
+    }
+
+    /// The calendar of its windows; `None` if they have a fixed length.
+    pub fn calendar(&self) -> Option<Calendar> {
+        self.window.calendar_in(self.time_zone.as_ref(), self.starts)
     }
 
     /// Number of sub-windows in the window; 1 unless the algorithm is `sliding_window`.

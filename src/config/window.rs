@@ -8,7 +8,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use serde::{Serialize, Serializer};
 
-use super::limits::LimitConfig;
 use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Duration;
 use crate::limit::{Calendar, CalendarPeriod};
@@ -76,6 +75,30 @@ impl WindowConfig {
             Self::Length(_) => None,
             Self::Calendar(unit) => Some(unit),
         }
+    }
+}
+
+impl WindowConfig {
+    /// The calendar of the windows, in `zone` and with this first day; `None` if they have a fixed length. A first day of
+    /// another unit is ignored.
+    pub(super) fn calendar_in(
+        self,
+        zone: Option<&TimeZoneName>,
+        starts: Option<WindowStart>,
+    ) -> Option<Calendar> {
+        let period = match (self.calendar()?, starts) {
+            (CalendarUnit::Hour, _) => CalendarPeriod::Hour,
+            (CalendarUnit::Day, _) => CalendarPeriod::Day,
+            (CalendarUnit::Week, Some(WindowStart::Weekday(starts))) => {
+                CalendarPeriod::Week { starts }
+            }
+            (CalendarUnit::Week, _) => CalendarPeriod::Week { starts: Weekday::Monday },
+            (CalendarUnit::Month, Some(WindowStart::Day(starts))) => {
+                CalendarPeriod::Month { starts }
+            }
+            (CalendarUnit::Month, _) => CalendarPeriod::Month { starts: 1 },
+        };
+        Calendar::new(period, zone.map_or(TimeZoneName::UTC, TimeZoneName::as_str))
     }
 }
 
@@ -237,26 +260,6 @@ impl JsonSchema for WindowStart {
                 {"type": "string", "enum": WEEKDAYS.map(|(name, _)| name)},
             ],
         })
-    }
-}
-
-impl LimitConfig {
-    /// The calendar of its windows; `None` if they have a fixed length.
-    pub fn calendar(&self) -> Option<Calendar> {
-        let period = match (self.window.calendar()?, self.starts) {
-            (CalendarUnit::Hour, _) => CalendarPeriod::Hour,
-            (CalendarUnit::Day, _) => CalendarPeriod::Day,
-            (CalendarUnit::Week, Some(WindowStart::Weekday(starts))) => {
-                CalendarPeriod::Week { starts }
-            }
-            (CalendarUnit::Week, _) => CalendarPeriod::Week { starts: Weekday::Monday },
-            (CalendarUnit::Month, Some(WindowStart::Day(starts))) => {
-                CalendarPeriod::Month { starts }
-            }
-            (CalendarUnit::Month, _) => CalendarPeriod::Month { starts: 1 },
-        };
-        let zone = self.time_zone.as_ref().map_or(TimeZoneName::UTC, TimeZoneName::as_str);
-        Calendar::new(period, zone)
     }
 }
 

@@ -94,16 +94,12 @@ fn grant_in_lua(
         .arg(algorithm.tag())
         .arg(demand.minimum)
         .arg(quota);
-    match algorithm.calendar() {
-        Some(calendar) => {
-            let window = calendar.window_at(now);
-            let next = calendar.window_at(window.end);
-            command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
-        }
-        None => {
-            let option = u8::from(algorithm.is_strict());
-            command.arg(window).arg(algorithm.resolution()).arg(option);
-        }
+    if let Some(calendar) = algorithm.calendar() {
+        let window = calendar.window_at(now);
+        let next = calendar.window_at(window.end);
+        command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
+    } else {
+        command.arg(window).arg(algorithm.resolution()).arg(u8::from(algorithm.is_strict()));
     }
     command.arg(demand.needed);
     command
