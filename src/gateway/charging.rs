@@ -148,7 +148,9 @@ impl Gateway {
         }
         let (mut corrected, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
         for limit in limits {
-            if let Some(correction) = limit.correction_for(response) {
+            let Some(cost) = limit.head_cost(response) else { continue };
+            ledger.costs.correct(limit, cost);
+            if let Some(correction) = limit.correction_to(cost) {
                 corrections.push(correction);
                 corrected.push(limit);
             }

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     background::Background,
+    charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
     draft_response::DraftResponse,
 };
@@ -77,15 +78,14 @@ impl Settlement {
     }
 
     /// Begins to observe the body of `response`. Leaves out the limits whose charge its head decides: see
-    /// [`ChargedLimit::correction_for`].
+    /// [`ChargedLimit::head_cost`].
     pub(super) fn begin_response(&mut self, response: &mut DraftResponse) {
-        let status = response.status().as_u16();
-        self.limits.retain(|limit| {
-            let is_settled = limit.is_refunded(status) || limit.has_header_cost();
-            if is_settled {
-                limit.count_settled(limit.head_cost(status, response.upstream_fields()));
+        self.limits.retain(|limit| match limit.head_cost(response) {
+            Some(cost) => {
+                limit.count_settled(cost);
+                false
             }
-            !is_settled
+            None => true,
         });
         let DraftResponse::Upstream(head, UpstreamContent::Body(body)) = response else { return };
         let format = BodyFormat::of(head.fields.get("content-type"));
@@ -118,8 +118,8 @@ impl Settlement {
         self.meter = Some(meter);
     }
 
-    /// Corrects each estimate to what the response has cost.
-    pub(super) fn settle(&self, totals: &ResponseTotals) {
+    /// Corrects each estimate to what the response has cost, and records it in `costs`.
+    pub(super) fn settle(&self, totals: &ResponseTotals, costs: &mut ChargedCosts) {
         let mut corrections = SmallVec::<[Correction; 2]>::new();
         for limit in &self.limits {
             let Some(cost) = limit.settled_cost() else { continue };
@@ -129,6 +129,7 @@ impl Settlement {
             }
             let settled = cost.settled(actual, limit.cost());
             limit.count_settled(settled);
+            costs.correct(limit, settled);
             corrections.extend(limit.correction_to(settled));
         }
         if !corrections.is_empty() {
