@@ -407,7 +407,7 @@ impl Cost {
         !matches!(self, Self::Fixed(_))
     }
 
-    /// The cost of a request that a log says has cost `units`; `None` if the cost is fixed.
+    /// The cost of a logged request that was charged `units`; `None` if the cost is fixed.
     pub fn logged(&self, units: u64) -> Option<u64> {
         match self {
             Self::Fixed(_) => None,

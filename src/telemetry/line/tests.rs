@@ -67,7 +67,10 @@ fn a_line_has_its_fields_in_documented_order() {
     let costs = [LimitCost { limit: "a", units: 0 }, LimitCost { limit: "b.c", units: 1 << 53 }];
     let charged = AccessLine { cost: &costs, ..line() };
     let text = charged.json();
-    assert!(text.contains(r#""bytes":5,"cost":{"a":0,"b.c":9007199254740992},"duration_ms""#), "{text}");
+    assert!(
+        text.contains(r#""bytes":5,"cost":{"a":0,"b.c":9007199254740992},"duration_ms""#),
+        "{text}"
+    );
     let traced = AccessLine { trace_id: Some([b'a'; 32]), ..line() };
     let read: Value = serde_json::from_str(&traced.json()).unwrap();
     assert_eq!((&read["trace_id"], &read["request_id"]), (&"a".repeat(32).into(), &"id".into()));
