@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::{
     charged_costs::ChargedCosts,
-    charged_limit::ChargedLimit,
     request_id::RequestId,
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
@@ -275,13 +274,6 @@ impl Ledger {
         let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
         let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
         settlement.settle(&totals, &mut self.costs);
-    }
-
-    /// Records what the limits of an admitted request were charged, if its access line shows it.
-    pub(super) fn note_costs(&mut self, limits: &[ChargedLimit]) {
-        if self.access_logger.as_ref().is_some_and(|logger| logger.writer.layout().needs_cost()) {
-            self.costs = ChargedCosts::charged(limits);
-        }
     }
 
     /// Counts the request of a consumer that has a plan.
