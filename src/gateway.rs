@@ -19,7 +19,7 @@
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `inspection.rs`: the bodies of requests that limits read.
 //! - `charging.rs`, `charged_limit.rs`, `charged_costs.rs`, `concurrency_lease.rs`, `background.rs`: charges and
-//!   corrections; `settlement.rs`: costs that are known when a response ends.
+//!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the CORS header fields.
@@ -60,6 +60,7 @@ mod request_id;
 mod request_trace;
 mod response;
 mod rules;
+mod settled_report;
 mod settlement;
 mod spans;
 
@@ -415,7 +416,8 @@ impl Gateway {
                 request.ledger.note_costs(limits);
             }
             if settings.settles {
-                request.held.settlement = Settlement::new(&self.background, limits);
+                let charged_at_ms = request.ledger.elapsed_ms();
+                request.held.settlement = Settlement::new(&self.background, limits, charged_at_ms);
             }
             if limits.iter().any(ChargedLimit::is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.

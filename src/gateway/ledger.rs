@@ -270,10 +270,17 @@ impl Ledger {
 
     /// Settles the costs of the response, which has ended.
     pub(super) fn settle(&mut self, settlement: &Settlement) {
-        let duration = self.arrival.stopwatch.read().as_millis();
-        let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
-        let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
-        settlement.settle(&totals, &mut self.costs);
+        settlement.settle(&self.totals(), &mut self.costs);
+    }
+
+    /// What is known of the response.
+    pub(super) fn totals(&self) -> ResponseTotals {
+        ResponseTotals { bytes: self.bytes_sent, duration_ms: self.elapsed_ms() }
+    }
+
+    /// Milliseconds since the request's head.
+    pub(super) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.arrival.stopwatch.read().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Counts the request of a consumer that has a plan.

@@ -12,9 +12,11 @@ use super::{
     charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
     draft_response::DraftResponse,
+    settled_report::SettledReport,
 };
 use crate::{
-    snapshot::{ActualCost, SettledCost},
+    http1::Fields,
+    snapshot::{ActualCost, RateHeaders, SettledCost},
     store::Correction,
     upstream::{BodyObserver, ResponseBody, UpstreamContent},
     usage::{BodyFormat, BodyScanner, PathSet, UsageDecoder},
@@ -28,6 +30,12 @@ pub(super) struct Settlement {
     meter: Option<Rc<ResponseMeter>>,
     /// True if the response's coding cannot be decoded.
     is_unreadable: bool,
+    /// Milliseconds from the request's head to the charge.
+    charged_after_ms: u64,
+    /// What the trailers will show; `None` if none are sent.
+    report: Option<SettledReport>,
+    /// What was known when the trailers were written. The costs that they show are final.
+    reported: Option<ResponseTotals>,
 }
 
 impl Drop for Settlement {
@@ -37,6 +45,7 @@ impl Drop for Settlement {
 }
 
 /// What is known at the end of a response.
+#[derive(Clone, Copy)]
 pub(super) struct ResponseTotals {
     /// Bytes of its body.
     pub(super) bytes: u64,
@@ -61,8 +70,13 @@ impl BodyObserver for ResponseMeter {
 }
 
 impl Settlement {
-    /// The settlement of a request whose `limits` were charged; `None` if none has a cost that is settled.
-    pub(super) fn new(background: &Rc<Background>, limits: &[ChargedLimit]) -> Option<Box<Self>> {
+    /// The settlement of a request whose `limits` were charged `charged_after_ms` after its head; `None` if none has a
+    /// cost that is settled.
+    pub(super) fn new(
+        background: &Rc<Background>,
+        limits: &[ChargedLimit],
+        charged_after_ms: u64,
+    ) -> Option<Box<Self>> {
         let settled = limits.iter().filter(|limit| limit.settled_cost().is_some());
         let settled = settled.filter(|limit| limit.outcome.admitted().is_some());
         let limits: ChargedLimits = settled.cloned().collect();
@@ -74,7 +88,15 @@ impl Settlement {
         }
         background.begin_settlement();
         let background = Rc::clone(background);
-        Some(Box::new(Self { background, limits, meter: None, is_unreadable: false }))
+        Some(Box::new(Self {
+            background,
+            limits,
+            meter: None,
+            is_unreadable: false,
+            charged_after_ms,
+            report: None,
+            reported: None,
+        }))
     }
 
     /// Begins to observe the body of `response`. Leaves out the limits whose charge its head decides: see
@@ -118,8 +140,40 @@ impl Settlement {
         self.meter = Some(meter);
     }
 
+    /// Reports `limits`, those of the request, in trailers, if the response's end settles one of them.
+    pub(super) fn report_in_trailers(&mut self, limits: &[ChargedLimit]) {
+        if !self.limits.is_empty() {
+            self.report = Some(SettledReport::new(limits));
+        }
+    }
+
+    /// True if trailers will be sent.
+    pub(super) fn has_report(&self) -> bool {
+        self.report.is_some()
+    }
+
+    /// The trailers of a response whose last byte was read; `None` if none are sent. Fixes its costs.
+    pub(super) fn trailers(
+        &mut self,
+        totals: ResponseTotals,
+        families: RateHeaders,
+    ) -> Option<Fields> {
+        let mut report = self.report.take()?;
+        let charged_at = self.limits.first()?.outcome.decided()?.at;
+        self.reported = Some(totals);
+        for limit in &self.limits {
+            if let Some(cost) = limit.settled_cost() {
+                let (actual, _) = self.actual(cost, &totals);
+                report.settle(limit, cost.settled(actual, limit.cost()));
+            }
+        }
+        let elapsed_ms = totals.duration_ms.saturating_sub(self.charged_after_ms);
+        Some(report.fields(charged_at + elapsed_ms, families))
+    }
+
     /// Corrects each estimate to what the response has cost, and records it in `costs`.
     pub(super) fn settle(&self, totals: &ResponseTotals, costs: &mut ChargedCosts) {
+        let totals = self.reported.as_ref().unwrap_or(totals);
         let mut corrections = SmallVec::<[Correction; 2]>::new();
         for limit in &self.limits {
             let Some(cost) = limit.settled_cost() else { continue };
