@@ -416,8 +416,7 @@ impl Gateway {
                 request.ledger.note_costs(limits);
             }
             if settings.settles {
-                let charged_at_ms = request.ledger.elapsed_ms();
-                request.held.settlement = Settlement::new(&self.background, limits, charged_at_ms);
+                request.held.settlement = Settlement::new(&self.background, limits);
             }
             if limits.iter().any(ChargedLimit::is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.

@@ -15,6 +15,7 @@ use super::{
     settled_report::SettledReport,
 };
 use crate::{
+    clock::StoreTime,
     http1::Fields,
     snapshot::{ActualCost, RateHeaders, SettledCost},
     store::Correction,
@@ -30,8 +31,8 @@ pub(super) struct Settlement {
     meter: Option<Rc<ResponseMeter>>,
     /// True if the response's coding cannot be decoded.
     is_unreadable: bool,
-    /// Milliseconds from the request's head to the charge.
-    charged_after_ms: u64,
+    /// The gateway's time of the charge.
+    charged_at: StoreTime,
     /// What the trailers will show; `None` if none are sent.
     report: Option<SettledReport>,
     /// What was known when the trailers were written. The costs that they show are final.
@@ -70,13 +71,8 @@ impl BodyObserver for ResponseMeter {
 }
 
 impl Settlement {
-    /// The settlement of a request whose `limits` were charged `charged_after_ms` after its head; `None` if none has a
-    /// cost that is settled.
-    pub(super) fn new(
-        background: &Rc<Background>,
-        limits: &[ChargedLimit],
-        charged_after_ms: u64,
-    ) -> Option<Box<Self>> {
+    /// The settlement of a request whose `limits` were just charged; `None` if none has a cost that is settled.
+    pub(super) fn new(background: &Rc<Background>, limits: &[ChargedLimit]) -> Option<Box<Self>> {
         let settled = limits.iter().filter(|limit| limit.settled_cost().is_some());
         let settled = settled.filter(|limit| limit.outcome.admitted().is_some());
         let limits: ChargedLimits = settled.cloned().collect();
@@ -87,13 +83,13 @@ impl Settlement {
             return None;
         }
         background.begin_settlement();
-        let background = Rc::clone(background);
+        let (charged_at, background) = (background.now(), Rc::clone(background));
         Some(Box::new(Self {
             background,
             limits,
             meter: None,
             is_unreadable: false,
-            charged_after_ms,
+            charged_at,
             report: None,
             reported: None,
         }))
@@ -140,9 +136,9 @@ impl Settlement {
         self.meter = Some(meter);
     }
 
-    /// Reports `limits`, those of the request, in trailers, if the response's end settles one of them.
+    /// Reports `limits`, those of the request, in trailers, if the response's end settles one that responses show.
     pub(super) fn report_in_trailers(&mut self, limits: &[ChargedLimit]) {
-        if !self.limits.is_empty() {
+        if self.limits.iter().any(|limit| limit.limit().enforce) {
             self.report = Some(SettledReport::new(limits));
         }
     }
@@ -159,7 +155,7 @@ impl Settlement {
         families: RateHeaders,
     ) -> Option<Fields> {
         let mut report = self.report.take()?;
-        let charged_at = self.limits.first()?.outcome.decided()?.at;
+        let decided_at = self.limits.first()?.outcome.decided()?.at;
         self.reported = Some(totals);
         for limit in &self.limits {
             if let Some(cost) = limit.settled_cost() {
@@ -167,8 +163,9 @@ impl Settlement {
                 report.settle(limit, cost.settled(actual, limit.cost()));
             }
         }
-        let elapsed_ms = totals.duration_ms.saturating_sub(self.charged_after_ms);
-        Some(report.fields(charged_at + elapsed_ms, families))
+        // By the store's clock.
+        let now = decided_at + self.background.now().saturating_sub(self.charged_at);
+        Some(report.fields(now, families))
     }
 
     /// Corrects each estimate to what the response has cost, and records it in `costs`.

@@ -5,6 +5,8 @@ mod logged;
 /// Members of requests: keys and estimates, and the bodies that are refused.
 mod requests;
 mod streams;
+/// Settled numbers after the body.
+mod trailers;
 
 use std::{io::Write as _, net::Shutdown};
 
