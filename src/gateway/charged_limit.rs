@@ -163,7 +163,9 @@ impl ChargedLimit {
                 Some(cost.settled(fields.and_then(|fields| cost.header_cost(fields)), self.cost))
             }
             Cost::Settled(_) => None,
-            cost => Some(fields.and_then(|fields| cost.response_cost(fields)).unwrap_or(self.cost)),
+            cost @ Cost::Response { .. } => {
+                Some(fields.and_then(|fields| cost.response_cost(fields)).unwrap_or(self.cost))
+            }
         }
     }
 

@@ -188,7 +188,8 @@ mod tests {
             r#"{"a":9007199254740992}"#,
             r#"{"a":1,"b":99999999999999999999}"#,
         ] {
-            let found = parse(line(malformed).as_bytes());
+            let text = line(malformed);
+            let found = parse(text.as_bytes());
             let is_field =
                 |error: &LineError| matches!(error, LineError::Field { name: "cost", .. });
             assert!(found.as_ref().is_err_and(is_field), "{malformed}: {found:?}");

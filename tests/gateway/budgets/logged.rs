@@ -50,7 +50,7 @@ fn the_access_line_has_the_cost_that_was_settled() {
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     for (path, ..) in responses() {
         let mut client = Client::connect(gateway.address());
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
         let _ = client.read_to_end();
     }
     let logged = lines(&log, responses().len());
