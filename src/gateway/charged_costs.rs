@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{charged_limit::ChargedLimit, ledger::Ledger, rules::LimitRule};
+use super::{charged_limit::ChargedLimit, rules::LimitRule};
 
 /// The costs of limits whose cost depends on the request or its response: first as charged, in the end as settled.
 /// Empty without such a limit, and then nothing is allocated.
@@ -42,14 +42,5 @@ impl ChargedCosts {
     /// The name of each limit, and its units.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|cost| (cost.rule.policy.limit.name(), cost.units))
-    }
-}
-
-impl Ledger {
-    /// Records what the limits of an admitted request were charged, if its access line shows it.
-    pub(super) fn note_costs(&mut self, limits: &[ChargedLimit]) {
-        if self.access_logger.as_ref().is_some_and(|logger| logger.writer.layout().needs_cost()) {
-            self.costs = ChargedCosts::charged(limits);
-        }
     }
 }

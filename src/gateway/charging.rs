@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::{
     Gateway,
     background::Background,
+    charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
     concurrency_lease::ConcurrencyPermits,
     context::RequestContext,
@@ -192,6 +193,15 @@ impl Gateway {
     /// Starts no more calls to the store: the worker's runtime is ending.
     pub fn close(&self) {
         self.background.close();
+    }
+}
+
+impl Ledger {
+    /// Records what the limits of an admitted request were charged, if its access line shows it.
+    pub(super) fn note_costs(&mut self, limits: &[ChargedLimit]) {
+        if self.access_logger.as_ref().is_some_and(|logger| logger.writer.layout().needs_cost()) {
+            self.costs = ChargedCosts::charged(limits);
+        }
     }
 }
 
