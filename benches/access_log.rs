@@ -36,6 +36,7 @@ fn main() -> std::io::Result<()> {
             token: Some(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
             bytes: 5_120 + number,
             received: None,
+            cost: &[],
             duration: Duration::from_micros(1_234 + number),
             delay: Duration::ZERO,
             upstream: "10.0.0.17:9000",

@@ -65,6 +65,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             status: 200,
             bytes: 5_120,
             received: None,
+            cost: &[],
             duration: Duration::from_micros(1_234),
             delay: Duration::ZERO,
             limit: "admitted",

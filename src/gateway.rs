@@ -18,8 +18,8 @@
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a request.
 //! - `admission.rs`, `activity.rs`: the throttle.
 //! - `inspection.rs`: the bodies of requests that limits read.
-//! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
-//!   corrections; `settlement.rs`: costs that are known when a response ends.
+//! - `charging.rs`, `charged_limit.rs`, `charged_costs.rs`, `concurrency_lease.rs`, `background.rs`: charges and
+//!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
 //! - `cors.rs`: the CORS header fields.
@@ -34,6 +34,7 @@ mod auth_service;
 mod authentication;
 mod background;
 mod blocked_addresses;
+mod charged_costs;
 mod charged_limit;
 mod charging;
 mod checks;
@@ -59,6 +60,7 @@ mod request_id;
 mod request_trace;
 mod response;
 mod rules;
+mod settled_report;
 mod settlement;
 mod spans;
 
@@ -409,6 +411,9 @@ impl Gateway {
                 }
                 Admission::Unknown => return Err(GatewayError::StoreUnavailable),
                 _ => {}
+            }
+            if settings.has_variable_cost {
+                request.ledger.note_costs(limits);
             }
             if settings.settles {
                 request.held.settlement = Settlement::new(&self.background, limits);

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `reader` | splits a log into lines |
 //! | `format`, `json`, `combined` | detect a line's format, and parse the line |
-//! | `line` | a parsed line |
+//! | `line`, `logged_costs` | a parsed line; what its limits charged |
 //! | `reorder` | sorts lines by time |
 //! | `config_replay` | [`ConfigReplay`]: decides the requests under one configuration |
 //! | `counts`, `report` | counts of decisions; the report of a replay |
@@ -38,6 +38,7 @@ mod counts;
 mod format;
 mod json;
 mod line;
+mod logged_costs;
 mod notes;
 mod reader;
 mod reorder;
@@ -53,6 +54,7 @@ pub use self::{
     counts::{CallerCounts, DecisionCounts, LogEvent, LogPosition, LoggedCaller},
     format::Format,
     line::{LineError, LogLine, MAX_LINE},
+    logged_costs::LoggedCosts,
     reader::{LineReader, RawLine, open},
 };
 use self::{

@@ -143,15 +143,12 @@ pub fn write_rate_headers<'a>(
         return if enforced { suppressed } else { SuppressedHeaders::default() };
     };
     if x_ratelimit {
-        let decision = &tightest.decided.decision;
-        fields.push_number(LIMIT, decision.limit);
-        fields.push_number(REMAINING, decision.remaining);
-        fields.push_number(USED, decision.used);
-        fields.push_number(RESET, reset_unix_seconds(decision));
-        fields.push(RESOURCE, tightest.limit.name());
+        write_x_ratelimit(fields, &tightest);
     }
     if draft_11 {
-        write_draft_headers(fields, advertised);
+        let (policy, state) = draft_fields(advertised);
+        fields.push(DRAFT_POLICY, policy);
+        fields.push(DRAFT_LIMIT, state);
     }
     write_expose_headers(fields, families, reader);
     suppressed
@@ -188,6 +185,57 @@ pub fn write_throttle_headers(
     write_expose_headers(fields, families, reader);
 }
 
+/// The trailers of [`write_rate_trailers`], each with the family that it belongs to.
+const TRAILERS: [(&str, RateFamily); 6] = [
+    (LIMIT, RateFamily::XRateLimit),
+    (REMAINING, RateFamily::XRateLimit),
+    (USED, RateFamily::XRateLimit),
+    (RESET, RateFamily::XRateLimit),
+    (RESOURCE, RateFamily::XRateLimit),
+    (DRAFT_LIMIT, RateFamily::Draft11),
+];
+
+/// A family of rate-limit headers.
+#[derive(Clone, Copy)]
+enum RateFamily {
+    XRateLimit,
+    Draft11,
+}
+
+/// The names of the trailers that [`write_rate_trailers`] may write.
+pub fn rate_trailer_names(families: RateHeaders) -> impl Iterator<Item = &'static str> {
+    let is_sent = move |family: &RateFamily| match family {
+        RateFamily::XRateLimit => families.x_ratelimit,
+        RateFamily::Draft11 => families.draft_11,
+    };
+    TRAILERS.iter().filter(move |(_, family)| is_sent(family)).map(|(name, _)| *name)
+}
+
+/// Writes the rate-limit headers as trailers, after costs were settled: the state, without policies.
+pub fn write_rate_trailers<'a>(
+    fields: &mut Fields,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+    families: RateHeaders,
+) {
+    let advertised = limits.filter_map(LimitReport::advertised);
+    let Some(tightest) = tightest(advertised.clone()) else { return };
+    if families.x_ratelimit {
+        write_x_ratelimit(fields, &tightest);
+    }
+    if families.draft_11 {
+        fields.push(DRAFT_LIMIT, draft_fields(advertised).1);
+    }
+}
+
+fn write_x_ratelimit(fields: &mut Fields, tightest: &AdvertisedLimit<'_>) {
+    let decision = &tightest.decided.decision;
+    fields.push_number(LIMIT, decision.limit);
+    fields.push_number(REMAINING, decision.remaining);
+    fields.push_number(USED, decision.used);
+    fields.push_number(RESET, reset_unix_seconds(decision));
+    fields.push(RESOURCE, tightest.limit.name());
+}
+
 /// Lets scripts of another origin read the rate-limit headers (Fetch standard, CORS protocol).
 fn write_expose_headers(fields: &mut Fields, families: RateHeaders, reader: HeaderReader) {
     if reader == HeaderReader::OtherOrigin && (families.x_ratelimit || families.draft_11) {
@@ -213,9 +261,9 @@ fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<Adv
 /// The largest integer of a structured field (RFC 9651, section 3.3.1); a parser rejects a field with a larger one.
 const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 
-/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item for each limit. If a
-/// limit counts the request under several keys, its item describes the tightest one.
-fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = AdvertisedLimit<'a>>) {
+/// The values of `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11): one item for each limit.
+/// If a limit counts the request under several keys, its item describes the tightest one.
+fn draft_fields<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> (String, String) {
     let mut items: Vec<AdvertisedLimit<'a>> = Vec::new();
     for limit in limits {
         match items.iter_mut().find(|item| item.limit.name() == limit.limit.name()) {
@@ -239,8 +287,7 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
         }
         let _ = write!(state, "{comma}\"{name}\";r={remaining};t={seconds_to_reset}");
     }
-    fields.push(DRAFT_POLICY, policy);
-    fields.push(DRAFT_LIMIT, state);
+    (policy, state)
 }
 
 /// `Retry-After` of a refusal, in seconds, at least 1: the longest wait of the limits that refused.

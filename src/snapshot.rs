@@ -256,6 +256,8 @@ pub struct Route {
     pub inspection: Option<Box<Inspection>>,
     /// True if the cost of a limit is settled when the response ends.
     pub settles: bool,
+    /// True if the cost of a limit depends on the request or its response.
+    pub has_variable_cost: bool,
     /// The networks whose clients may use the route; `None` for all.
     pub access: Option<AccessRules>,
     /// Cross-origin resource sharing; `None` leaves it to the upstream.

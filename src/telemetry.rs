@@ -25,7 +25,7 @@ mod style;
 
 pub use self::{
     access::{AccessLog, AccessLogGuard, AccessWriter},
-    line::{AccessField, AccessFormat, AccessLayout, AccessLine, CutReason},
+    line::{AccessField, AccessFormat, AccessLayout, AccessLine, CutReason, LimitCost},
     process::{
         ProcessLogGuard, parse_filter, process_log_dropped, process_log_filter,
         set_process_log_filter, start_process_log,

@@ -15,7 +15,7 @@ use super::Connection;
 use crate::{
     connection_state::{ExpiredDeadline, StateCell, SweepWake, Wait},
     gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
-    http1::{BodyEncoder, Buffer, Version},
+    http1::{BodyEncoder, Buffer, FieldSink, Fields, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
     upstream::{ReadAheadOutcome, ResponseBody},
@@ -50,6 +50,9 @@ pub(super) trait BodySink {
 
     /// Flushes the sent bytes, because the next ones may not follow for a long time. Fails if the client is gone.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
+
+    /// Takes the trailers of the body, whose last byte was read.
+    fn finish(&mut self, trailers: Option<Fields>);
 
     /// Ends the body after its last byte. Ready when nothing is held back; fails if the client is gone.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
@@ -142,6 +145,9 @@ impl<S: BodySink> BodyWriter<S> {
             Poll::Ready(Ok(count)) => {
                 self.request.ledger_mut().add_bytes_sent(count);
                 if body.is_done() {
+                    let upstream = body.take_trailers();
+                    let own = self.request.settled_trailers();
+                    self.sink.finish(joined(upstream, own));
                     self.body = None;
                 }
             }
@@ -166,6 +172,17 @@ impl<S: BodySink> BodyWriter<S> {
             }
             Some(ReadAheadOutcome::Lost) => Poll::Ready(Err(CutReason::ClientSlow)),
         }
+    }
+}
+
+/// The trailers of the upstream, and those of the gateway after them.
+pub(super) fn joined(upstream: Option<Fields>, own: Option<Fields>) -> Option<Fields> {
+    match (upstream, own) {
+        (Some(mut trailers), Some(own)) => {
+            trailers.append(&own, |_| true);
+            Some(trailers)
+        }
+        (upstream, own) => upstream.or(own),
     }
 }
 
@@ -291,6 +308,14 @@ impl BodySink for Http1Sink<'_> {
         }
     }
 
+    fn finish(&mut self, trailers: Option<Fields>) {
+        self.framing.encoder.finish(self.unsent.tail(), |out| {
+            if let Some(trailers) = trailers {
+                trailers.write_to(out, |_| true);
+            }
+        });
+    }
+
     /// Ready when the kernel has accepted the whole response. With TLS, this includes the bytes that the session still
     /// holds and, for a body that ends with the connection, the `close_notify` that marks its end.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
@@ -360,6 +385,9 @@ fn write_head(
         out.extend_from_slice(b"\r\n");
     } else if framing.chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+        if let Some(names) = response.trailer_names() {
+            out.push_field(b"trailer", names.as_bytes());
+        }
     }
     if closes {
         out.extend_from_slice(b"connection: close\r\n");

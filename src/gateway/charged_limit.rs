@@ -9,11 +9,10 @@ use super::{
     rules::{LimitRule, WorkerRoute},
 };
 use crate::{
-    http1::Fields,
     identity::KeyPart,
     limit::{BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
     respond::LimitReport,
-    snapshot::{ActualCost, PlannedCharge, QuotaChoice, SettledCost},
+    snapshot::{ActualCost, Cost, PlannedCharge, QuotaChoice, SettledCost},
     store::Correction,
 };
 
@@ -149,24 +148,27 @@ impl ChargedLimit {
     }
 
     /// True if a response with `status` refunds the charge.
-    pub(super) fn is_refunded(&self, status: u16) -> bool {
+    fn is_refunded(&self, status: u16) -> bool {
         self.rule.policy.refunds.include(status)
     }
 
-    /// True if a header of the response has the final cost.
-    pub(super) fn has_header_cost(&self) -> bool {
-        self.settled_cost().is_some_and(|cost| matches!(cost.actual, ActualCost::Header(_)))
-    }
-
-    /// The final cost that the head of a response decides: 0 if its status refunds the charge, else that of its header.
-    pub(super) fn head_cost(&self, status: u16, fields: Option<&Fields>) -> u64 {
-        if self.is_refunded(status) {
-            return 0;
+    /// The final cost, if the head of `response` decides it: 0 if its status refunds the charge, else that of its
+    /// header, else what was charged. `None` if the cost is settled when the response ends.
+    pub(super) fn head_cost(&self, response: &DraftResponse) -> Option<u64> {
+        if self.is_refunded(response.status().as_u16()) {
+            return Some(0);
         }
-        let estimate = self.cost;
-        self.settled_cost().map_or(estimate, |cost| {
-            cost.settled(fields.and_then(|fields| cost.header_cost(fields)), estimate)
-        })
+        let fields = response.upstream_fields();
+        match &self.rule.policy.cost {
+            Cost::Fixed(_) | Cost::Header { .. } => Some(self.cost),
+            Cost::Settled(cost) if matches!(cost.actual, ActualCost::Header(_)) => {
+                Some(cost.settled(fields.and_then(|fields| cost.header_cost(fields)), self.cost))
+            }
+            Cost::Settled(_) => None,
+            cost @ Cost::Response { .. } => {
+                Some(fields.and_then(|fields| cost.response_cost(fields)).unwrap_or(self.cost))
+            }
+        }
     }
 
     /// Counts a final cost in the metrics.
@@ -187,22 +189,6 @@ impl ChargedLimit {
             std::cmp::Ordering::Greater => Change::Overdraw { cost: cost - self.cost },
         };
         Some(self.correction(change, decided.source))
-    }
-
-    /// The correction that `response` requires: a refund if its status is in `refund`, otherwise the
-    /// difference between the cost that it reports and the cost that was charged. `None` if the charge
-    /// stands, or is settled when the response ends.
-    pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
-        self.outcome.admitted()?;
-        let status = response.status().as_u16();
-        if self.is_refunded(status) {
-            return self.refund();
-        }
-        if self.has_header_cost() {
-            return self.correction_to(self.head_cost(status, response.upstream_fields()));
-        }
-        let cost = self.rule.policy.cost.response_cost(response.upstream_fields()?)?;
-        self.correction_to(cost)
     }
 
     fn correction(&self, change: Change, source: DecisionSource) -> Correction {

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::{
     Gateway,
     background::Background,
+    charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
     concurrency_lease::ConcurrencyPermits,
     context::RequestContext,
@@ -148,7 +149,9 @@ impl Gateway {
         }
         let (mut corrected, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
         for limit in limits {
-            if let Some(correction) = limit.correction_for(response) {
+            let Some(cost) = limit.head_cost(response) else { continue };
+            ledger.costs.correct(limit, cost);
+            if let Some(correction) = limit.correction_to(cost) {
                 corrections.push(correction);
                 corrected.push(limit);
             }
@@ -190,6 +193,15 @@ impl Gateway {
     /// Starts no more calls to the store: the worker's runtime is ending.
     pub fn close(&self) {
         self.background.close();
+    }
+}
+
+impl Ledger {
+    /// Records what the limits of an admitted request were charged, if its access line shows it.
+    pub(super) fn note_costs(&mut self, limits: &[ChargedLimit]) {
+        if self.access_logger.as_ref().is_some_and(|logger| logger.writer.layout().needs_cost()) {
+            self.costs = ChargedCosts::charged(limits);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
-    http1::RequestHead,
+    http1::{FieldSink, Fields, RequestHead},
     plan::RoutedRequest,
     respond::HeaderReader,
     snapshot::CorsPolicy,
@@ -163,6 +163,18 @@ impl AnsweredRequest {
             Self::Valid(request) => &mut request.ledger,
             Self::Malformed(request) => &mut request.ledger,
         }
+    }
+
+    /// The gateway's trailers for a response whose last byte was read: the state of its limits after their costs are
+    /// settled. `None` if the response has none.
+    pub fn settled_trailers(&mut self) -> Option<Fields> {
+        let Self::Valid(request) = self else { return None };
+        let settlement = request.held.settlement.as_mut()?;
+        let families = request.ledger.rules.snapshot.headers;
+        let all = settlement.trailers(request.ledger.totals(), families)?;
+        let mut kept = Fields::new();
+        kept.append(&all, |name| !request.drops_response_field(name));
+        Some(kept).filter(|kept| !kept.is_empty())
     }
 
     /// The request, if it is valid.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{GatewayError, ServiceReply},
-    http1::{Fields, FramingError, ResponseHead, Version},
+    http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
     trace::ReceivedContext,
     transport::ClientStream,
@@ -90,6 +90,11 @@ impl Gateway {
                 ResponseCompression { budget, rules }.apply(&request, head, body, &mut fields);
             }
         }
+        if takes_trailers(&request.head, &content)
+            && let Some(settlement) = &mut request.held.settlement
+        {
+            settlement.report_in_trailers(limits);
+        }
         if let Some(policy) = request.cors() {
             // The upstream's own CORS fields are removed.
             suppressed.cors = true;
@@ -121,6 +126,18 @@ impl Gateway {
             self.dates.advance(ledger.arrival.at.as_unix_ms());
             self.dates.with(|date| fields.push("date", date));
         }
+    }
+}
+
+/// True if a response with `content` can carry trailers that its client reads.
+fn takes_trailers(head: &RequestHead, content: &Content) -> bool {
+    match (head.version, content) {
+        (Version::Http2, Content::Whole(_) | Content::Stream(_)) => true,
+        // A body with a length has no trailers in HTTP/1.
+        (Version::Http11, Content::Stream(body)) => {
+            body.declared_length().is_none() && head.accepts_trailers()
+        }
+        _ => false,
     }
 }
 

@@ -6,6 +6,7 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::{
+    charged_costs::ChargedCosts,
     request_id::RequestId,
     request_trace::RequestTracing,
     rules::{WorkerRoute, WorkerRules},
@@ -19,7 +20,7 @@ use crate::{
     limit::{Admission, Limit},
     metrics::{RouteCounters, WorkerMetrics},
     plan,
-    telemetry::{AccessLine, AccessWriter, CutReason},
+    telemetry::{AccessLine, AccessWriter, CutReason, LimitCost},
     throttle::POLICY,
     trace::SamplingDecision,
     transport::TunnelOutcome,
@@ -68,6 +69,8 @@ pub struct Ledger {
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: AttemptLog,
+    /// What limits with a variable cost have charged, if the access line shows it.
+    pub(super) costs: ChargedCosts,
     /// The time from the first attempt to the response's head; `None` without a response.
     pub(super) upstream_time: Option<Duration>,
     /// Body bytes of the response that were buffered for sending.
@@ -122,6 +125,7 @@ impl Ledger {
             refused_by: SmallVec::new(),
             delay: Cell::default(),
             attempts: AttemptLog::default(),
+            costs: ChargedCosts::default(),
             upstream_time: None,
             bytes_sent: 0,
             tunnel: None,
@@ -265,11 +269,18 @@ impl Ledger {
     }
 
     /// Settles the costs of the response, which has ended.
-    pub(super) fn settle(&self, settlement: &Settlement) {
-        let duration = self.arrival.stopwatch.read().as_millis();
-        let duration_ms = u64::try_from(duration).unwrap_or(u64::MAX);
-        let totals = ResponseTotals { bytes: self.bytes_sent, duration_ms };
-        settlement.settle(&totals);
+    pub(super) fn settle(&mut self, settlement: &Settlement) {
+        settlement.settle(&self.totals(), &mut self.costs);
+    }
+
+    /// What is known of the response.
+    pub(super) fn totals(&self) -> ResponseTotals {
+        ResponseTotals { bytes: self.bytes_sent, duration_ms: self.elapsed_ms() }
+    }
+
+    /// Milliseconds since the request's head.
+    pub(super) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.arrival.stopwatch.read().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Counts the request of a consumer that has a plan.
@@ -305,6 +316,8 @@ impl Ledger {
             let head = head.filter(|_| layout.needs_headers());
             head.and_then(|head| head.fields.get(name)).unwrap_or_default()
         };
+        let costs = self.costs.iter().map(|(limit, units)| LimitCost { limit, units });
+        let costs: SmallVec<[LimitCost<'_>; 2]> = costs.collect();
         logger.writer.write(&AccessLine {
             time: self.arrival.at.as_unix_ms(),
             client: self.client_ip,
@@ -322,6 +335,7 @@ impl Ledger {
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
             bytes: self.bytes_sent,
             received: self.tunnel.as_ref().map(|tunnel| tunnel.bytes_received),
+            cost: &costs,
             duration,
             delay: self.delay.get(),
             limit: self.admission.label(),

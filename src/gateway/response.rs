@@ -9,7 +9,7 @@ use super::context::{AnsweredRequest, RequestContext};
 use crate::{
     http1::{FieldSink, Fields, ResponseHead, Version, is_same_name},
     plan::{PublicUrl, RoutedRequest},
-    respond::SuppressedHeaders,
+    respond::{self, SuppressedHeaders},
     snapshot::Route,
     upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
 };
@@ -94,6 +94,16 @@ impl Response {
         if let Some((rules, request)) = rules.and_then(|rules| Some((rules, routed()?))) {
             request.with_values(|values| rules.write(values, out));
         }
+    }
+
+    /// The value of `Trailer`: the names of the gateway's own trailers. `None` if it sends none.
+    pub fn trailer_names(&self) -> Option<String> {
+        let request = self.request.valid()?;
+        request.held.settlement.as_ref().filter(|settlement| settlement.has_report())?;
+        let names = respond::rate_trailer_names(request.rules().snapshot.headers);
+        let sent = names.filter(|name| !request.drops_response_field(name.as_bytes()));
+        let names = sent.collect::<Vec<_>>().join(", ");
+        Some(names).filter(|names| !names.is_empty())
     }
 
     /// The host of the server that answered.

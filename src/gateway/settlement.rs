@@ -9,11 +9,15 @@ use smallvec::SmallVec;
 
 use super::{
     background::Background,
+    charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
     draft_response::DraftResponse,
+    settled_report::SettledReport,
 };
 use crate::{
-    snapshot::{ActualCost, SettledCost},
+    clock::StoreTime,
+    http1::Fields,
+    snapshot::{ActualCost, RateHeaders, SettledCost},
     store::Correction,
     upstream::{BodyObserver, ResponseBody, UpstreamContent},
     usage::{BodyFormat, BodyScanner, PathSet, UsageDecoder},
@@ -27,6 +31,12 @@ pub(super) struct Settlement {
     meter: Option<Rc<ResponseMeter>>,
     /// True if the response's coding cannot be decoded.
     is_unreadable: bool,
+    /// The gateway's time of the charge.
+    charged_at: StoreTime,
+    /// What the trailers will show; `None` if none are sent.
+    report: Option<SettledReport>,
+    /// What was known when the trailers were written. The costs that they show are final.
+    reported: Option<ResponseTotals>,
 }
 
 impl Drop for Settlement {
@@ -36,6 +46,7 @@ impl Drop for Settlement {
 }
 
 /// What is known at the end of a response.
+#[derive(Clone, Copy)]
 pub(super) struct ResponseTotals {
     /// Bytes of its body.
     pub(super) bytes: u64,
@@ -60,7 +71,7 @@ impl BodyObserver for ResponseMeter {
 }
 
 impl Settlement {
-    /// The settlement of a request whose `limits` were charged; `None` if none has a cost that is settled.
+    /// The settlement of a request whose `limits` were just charged; `None` if none has a cost that is settled.
     pub(super) fn new(background: &Rc<Background>, limits: &[ChargedLimit]) -> Option<Box<Self>> {
         let settled = limits.iter().filter(|limit| limit.settled_cost().is_some());
         let settled = settled.filter(|limit| limit.outcome.admitted().is_some());
@@ -72,20 +83,27 @@ impl Settlement {
             return None;
         }
         background.begin_settlement();
-        let background = Rc::clone(background);
-        Some(Box::new(Self { background, limits, meter: None, is_unreadable: false }))
+        let (charged_at, background) = (background.now(), Rc::clone(background));
+        Some(Box::new(Self {
+            background,
+            limits,
+            meter: None,
+            is_unreadable: false,
+            charged_at,
+            report: None,
+            reported: None,
+        }))
     }
 
     /// Begins to observe the body of `response`. Leaves out the limits whose charge its head decides: see
-    /// [`ChargedLimit::correction_for`].
+    /// [`ChargedLimit::head_cost`].
     pub(super) fn begin_response(&mut self, response: &mut DraftResponse) {
-        let status = response.status().as_u16();
-        self.limits.retain(|limit| {
-            let is_settled = limit.is_refunded(status) || limit.has_header_cost();
-            if is_settled {
-                limit.count_settled(limit.head_cost(status, response.upstream_fields()));
+        self.limits.retain(|limit| match limit.head_cost(response) {
+            Some(cost) => {
+                limit.count_settled(cost);
+                false
             }
-            !is_settled
+            None => true,
         });
         let DraftResponse::Upstream(head, UpstreamContent::Body(body)) = response else { return };
         let format = BodyFormat::of(head.fields.get("content-type"));
@@ -118,8 +136,41 @@ impl Settlement {
         self.meter = Some(meter);
     }
 
-    /// Corrects each estimate to what the response has cost.
-    pub(super) fn settle(&self, totals: &ResponseTotals) {
+    /// Reports `limits`, those of the request, in trailers, if the response's end settles one that responses show.
+    pub(super) fn report_in_trailers(&mut self, limits: &[ChargedLimit]) {
+        if self.limits.iter().any(|limit| limit.limit().enforce) {
+            self.report = Some(SettledReport::new(limits));
+        }
+    }
+
+    /// True if trailers will be sent.
+    pub(super) fn has_report(&self) -> bool {
+        self.report.is_some()
+    }
+
+    /// The trailers of a response whose last byte was read; `None` if none are sent. Fixes its costs.
+    pub(super) fn trailers(
+        &mut self,
+        totals: ResponseTotals,
+        families: RateHeaders,
+    ) -> Option<Fields> {
+        let mut report = self.report.take()?;
+        let decided_at = self.limits.first()?.outcome.decided()?.at;
+        self.reported = Some(totals);
+        for limit in &self.limits {
+            if let Some(cost) = limit.settled_cost() {
+                let (actual, _) = self.actual(cost, &totals);
+                report.settle(limit, cost.settled(actual, limit.cost()));
+            }
+        }
+        // By the store's clock.
+        let now = decided_at + self.background.now().saturating_sub(self.charged_at);
+        Some(report.fields(now, families))
+    }
+
+    /// Corrects each estimate to what the response has cost, and records it in `costs`.
+    pub(super) fn settle(&self, totals: &ResponseTotals, costs: &mut ChargedCosts) {
+        let totals = self.reported.as_ref().unwrap_or(totals);
         let mut corrections = SmallVec::<[Correction; 2]>::new();
         for limit in &self.limits {
             let Some(cost) = limit.settled_cost() else { continue };
@@ -129,6 +180,7 @@ impl Settlement {
             }
             let settled = cost.settled(actual, limit.cost());
             limit.count_settled(settled);
+            costs.correct(limit, settled);
             corrections.extend(limit.correction_to(settled));
         }
         if !corrections.is_empty() {

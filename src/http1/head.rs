@@ -306,6 +306,12 @@ impl RequestHead {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
+    /// True if the client accepts trailers (RFC 9110, 10.1.4), which gRPC requires.
+    pub fn accepts_trailers(&self) -> bool {
+        let mut codings = self.fields.get_all("te").flat_map(|te| te.split(|byte| *byte == b','));
+        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    }
+
     /// True if the client may send another request on the connection.
     pub fn is_persistent(&self) -> bool {
         match self.version {

@@ -3,7 +3,10 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use super::line::{LineError, LogLine, excerpt};
+use super::{
+    line::{LineError, LogLine, excerpt},
+    logged_costs::LoggedCosts,
+};
 use crate::{clock::StoreTime, identity::client::canonical_address};
 
 /// Length of a time such as `10/Oct/2000:13:55:36 -0700`, in bytes.
@@ -43,6 +46,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
         host: Cow::Borrowed(""),
         target,
         status,
+        costs: LoggedCosts::default(),
         not_checked: false,
     })
 }

@@ -53,6 +53,8 @@ pub struct ConfigReplay {
     pub unmatched: BTreeMap<u16, u64>,
     /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight.
     pub undecided: u64,
+    /// Number of requests whose line lacks the cost of a limit whose cost depends on the request or its response.
+    pub without_cost: u64,
     consumers: Arc<ConsumerTable>,
     memory: MemoryStore,
     secret: KeySecret,
@@ -94,7 +96,18 @@ pub(super) enum PlannedRequest {
         planned_charges: u32,
         /// Status of the logged response.
         status: u16,
+        /// Where its costs come from.
+        costs: CostSource,
     },
+}
+
+/// Where the costs of a planned request come from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum CostSource {
+    /// From its line and the configuration.
+    Complete,
+    /// From the configuration, because its line lacks a variable cost.
+    Estimated,
 }
 
 /// The outcome of a request. Routes and limits are indices in the snapshot.
@@ -162,6 +175,7 @@ impl ConfigReplay {
             denied: vec![0; snapshot.routes.len()],
             unmatched: BTreeMap::new(),
             undecided: 0,
+            without_cost: 0,
             consumers: Arc::default(),
             memory: MemoryStore::new(max_keys),
             secret,
@@ -281,7 +295,8 @@ impl ConfigReplay {
                 PlannedRequest::AnsweredByGateway(308)
             }
             NextStep::Answer(LocalAnswer::Preflight(route)) => {
-                PlannedRequest::Routed { route: route as u32, planned_charges: 0, status }
+                let costs = CostSource::Complete;
+                PlannedRequest::Routed { route: route as u32, planned_charges: 0, status, costs }
             }
             NextStep::Refuse(refusal) => match refusal.route {
                 RefusedRoute::Undecided => PlannedRequest::Undecided,
@@ -296,10 +311,11 @@ impl ConfigReplay {
                 if let Some(refused) = self.authenticate(request, view, path, &mut plan, &input) {
                     return refused;
                 }
+                let costs = self.apply_costs(request, &mut plan);
                 let (route, count) = (plan.route as u32, plan.charges.len() as u32);
                 planned_charges.append(&mut plan.charges);
                 let planned_charges = count;
-                PlannedRequest::Routed { route, planned_charges, status }
+                PlannedRequest::Routed { route, planned_charges, status, costs }
             }
         }
     }
@@ -342,6 +358,27 @@ impl ConfigReplay {
         })
     }
 
+    /// Replaces variable costs by those of the line.
+    fn apply_costs(&self, request: &LoggedRequest<'_>, plan: &mut RoutePlan) -> CostSource {
+        let route = &self.snapshot.routes[plan.route];
+        let mut source = CostSource::Complete;
+        if !route.has_variable_cost {
+            return source;
+        }
+        for charge in &mut plan.charges {
+            let policy = &route.limits[usize::from(charge.limit_index)];
+            if !policy.cost.is_variable() {
+                continue;
+            }
+            let logged = request.line.costs.get(policy.base_name());
+            match logged.and_then(|units| policy.cost.logged(units)) {
+                Some(cost) => charge.cost = cost,
+                None => source = CostSource::Estimated,
+            }
+        }
+        source
+    }
+
     /// Charges a request at the virtual time `at`, which never decreases. Takes the request's charges
     /// from the front of `planned_charges`.
     pub(super) fn decide(
@@ -365,7 +402,8 @@ impl ConfigReplay {
                 self.denied[route] += 1;
                 return RequestOutcome::Denied { route };
             }
-            PlannedRequest::Routed { route, planned_charges: count, status } => {
+            PlannedRequest::Routed { route, planned_charges: count, status, costs } => {
+                self.without_cost += u64::from(costs == CostSource::Estimated);
                 let (own, rest) = planned_charges.split_at(count as usize);
                 *planned_charges = rest;
                 (route as usize, own, status)

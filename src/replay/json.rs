@@ -5,7 +5,10 @@ use std::{borrow::Cow, time::UNIX_EPOCH};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
-use super::line::{LineError, LogLine, excerpt};
+use super::{
+    line::{LineError, LogLine, excerpt},
+    logged_costs::LoggedCosts,
+};
 use crate::{clock::StoreTime, escape::escape, limit::Admission};
 
 /// The fields of a line that are used; others are ignored.
@@ -29,6 +32,8 @@ struct JsonLine<'l> {
     status: u16,
     #[serde(borrow, default)]
     limit: Cow<'l, str>,
+    #[serde(borrow, default)]
+    cost: LoggedCosts<'l>,
 }
 
 /// The fields that every line of the process log has, and no line of the access log.
@@ -74,6 +79,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
         status: line.status,
+        costs: line.cost,
         not_checked: line.limit == Admission::NotChecked.label(),
     })
 }
@@ -90,9 +96,13 @@ fn wrong_field(text: &str) -> Option<LineError> {
             Some(value) => return Some(field(name, value, TEXT)),
         }
     }
-    let status = object.get("status")?;
-    let is_status = status.as_u64().is_some_and(|status| u16::try_from(status).is_ok());
-    (!is_status).then(|| field("status", status, "a number from 0 to 65535, without quotes"))
+    let is_status =
+        |status: &Value| status.as_u64().is_some_and(|status| u16::try_from(status).is_ok());
+    if let Some(status) = object.get("status").filter(|status| !is_status(status)) {
+        return Some(field("status", status, "a number from 0 to 65535, without quotes"));
+    }
+    let cost = object.get("cost").filter(|cost| !LoggedCosts::is_valid(cost))?;
+    Some(field("cost", cost, "an object of whole numbers from 0 to 9007199254740991"))
 }
 
 fn field(name: &'static str, value: &Value, expected: &'static str) -> LineError {
@@ -135,12 +145,54 @@ mod tests {
                 "5",
                 "`time` is `5`, expected text in quotes".to_owned(),
             ),
+            (
+                "\"path\"",
+                "\"cost\":{\"a\":9007199254740992},\"path\"",
+                "`cost` is `{\"a\":9007199254740992}`, expected an object of whole numbers \
+                 from 0 to 9007199254740991"
+                    .to_owned(),
+            ),
             ("\"GET\"", "null", "`method` is `null`, expected text in quotes".to_owned()),
             (",\"path\":\"/\"", "", format!("no `path`, {object}")),
             (",\"path\":\"/\"}", "", format!("EOF while parsing an object, {object}")),
         ] {
             let found = parse(line.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn costs_are_whole_numbers_by_limit() {
+        let line = |cost: &str| {
+            format!(
+                "{{\"time\":\"2026-11-26T14:11:04.000Z\",\"client\":\"10.1.0.1\",\"method\":\"GET\",\
+                 \"cost\":{cost},\"path\":\"/\"}}"
+            )
+        };
+        let text = line(r#"{"a":0,"b\u002dc":9007199254740991,"a":7}"#);
+        let read = parse(text.as_bytes()).unwrap();
+        let costs = ["a", "b-c", "d"].map(|limit| read.costs.get(limit));
+        assert_eq!(costs, [Some(7), Some(9_007_199_254_740_991), None]);
+        assert_eq!(parse(line("{}").as_bytes()).unwrap().costs, LoggedCosts::default());
+        for malformed in [
+            "5",
+            "null",
+            "[]",
+            "\"a\"",
+            r#"{"a":-1}"#,
+            r#"{"a":"5"}"#,
+            r#"{"a":1.5}"#,
+            r#"{"a":null}"#,
+            r#"{"a":{}}"#,
+            r#"{"a":1e3}"#,
+            r#"{"a":9007199254740992}"#,
+            r#"{"a":1,"b":99999999999999999999}"#,
+        ] {
+            let text = line(malformed);
+            let found = parse(text.as_bytes());
+            let is_field =
+                |error: &LineError| matches!(error, LineError::Field { name: "cost", .. });
+            assert!(found.as_ref().is_err_and(is_field), "{malformed}: {found:?}");
         }
     }
 }

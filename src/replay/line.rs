@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
+use super::logged_costs::LoggedCosts;
 use crate::{clock::StoreTime, escape::escape};
 
 /// Maximum length of a line, in bytes. A longer one is malformed.
@@ -29,6 +30,8 @@ pub struct LogLine<'l> {
     pub target: Cow<'l, [u8]>,
     /// Status of the response; 0 if the log has none.
     pub status: u16,
+    /// What limits have charged; empty if the log does not show it.
+    pub costs: LoggedCosts<'l>,
     /// True if the logging gateway ended the request before any limit was charged. The log lacks the
     /// reason.
     pub not_checked: bool,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{ConfigReplay, Format, Replay};
 use crate::identity::KeyPart;
-use crate::snapshot::{Cost, LimitPolicy, TierMatch};
+use crate::snapshot::{LimitPolicy, TierMatch};
 
 /// The notes, one sentence each.
 pub(super) fn notes(replay: &Replay) -> Vec<String> {
@@ -104,7 +104,7 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
         let names: Vec<&str> = found.map(|policy| policy.limit.name()).collect();
         (!names.is_empty()).then(|| names.join(", "))
     };
-    let costs = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
+    let costs = named(|policy| policy.cost.is_variable());
     let refunds = named(|policy| !policy.refunds.are_none());
     let tiers = named(|policy| {
         let is_missing = |part: &KeyPart| {
@@ -128,9 +128,11 @@ fn limit_notes(config: &ConfigReplay) -> Vec<String> {
             "{name}: the log does not show which tier a caller is in; all have the limit's own quota: {limits}"
         )
     });
-    let costs = costs.map(|limits| {
+    let costs = costs.filter(|_| config.without_cost > 0).map(|limits| {
         format!(
-            "{name}: the log does not contain the cost of requests; each costs 1 here: {limits}"
+            "{name}: requests whose line has no `cost` of a limit: {}; each is charged the configured \
+             estimate, or 1 if the request or its response has it: {limits}",
+            config.without_cost
         )
     });
     let refunds = refunds.map(|limits| {

@@ -77,6 +77,8 @@ pub struct ConfigResult {
     /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight. They
     /// are not replayed.
     pub undecided: u64,
+    /// Number of requests that were charged an estimate, because their line lacks the cost of a limit.
+    pub without_cost: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
     /// Number of requests that `allow` or `deny` would have refused, by route. Routes without any are left
@@ -250,6 +252,7 @@ impl ConfigResult {
             matched: config.routes.iter().map(|counts| counts.requests).sum(),
             unmatched: config.unmatched.clone(),
             undecided: config.undecided,
+            without_cost: config.without_cost,
             unlimited: config.unlimited,
             denied: denied.map(|(route, count)| (route.name.to_string(), *count)).collect(),
             admitted: config.admitted,

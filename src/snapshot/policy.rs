@@ -287,6 +287,12 @@ impl LimitPolicy {
         self.limit.name().contains('~')
     }
 
+    /// The limit's name; for a candidate, that of its limit.
+    pub fn base_name(&self) -> &str {
+        let name = self.limit.name();
+        name.split_once('~').map_or(name, |(base, _)| base)
+    }
+
     /// True if the limit does not apply to callers in the tier with index `tier`.
     pub fn is_unlimited(&self, tier: u16) -> bool {
         self.tiers.get(usize::from(tier)).is_some_and(|tier| tier.limit.is_none())
@@ -402,6 +408,20 @@ impl Cost {
         let cost = parse_decimal(value);
         let valid = cost.filter(|cost| (1..=max).contains(cost));
         valid.ok_or_else(|| ChargePlanError::Cost { name: name.clone(), max })
+    }
+
+    /// True if it depends on the request or its response.
+    pub fn is_variable(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
+    }
+
+    /// The cost of a logged request that was charged `units`; `None` if the cost is fixed.
+    pub fn logged(&self, units: u64) -> Option<u64> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Header { max, .. } | Self::Response { max, .. } => Some(units.min(*max)),
+            Self::Settled(settled) => Some(units.min(settled.max)),
+        }
     }
 
     /// The cost that is settled when the response ends; `None` for other costs.

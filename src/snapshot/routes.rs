@@ -72,6 +72,7 @@ pub(super) fn compile(
         let max_inspect = route.max_inspect.0;
         let inspection = Inspection::compile(&section, &limits, hash_key.as_ref(), max_inspect);
         let settles = limits.iter().any(|policy| policy.cost.settled().is_some());
+        let has_variable_cost = limits.iter().any(|policy| policy.cost.is_variable());
         let compress = super::compress::compile(&section, route, config);
         let auth = auth::of_route(&section, route, auth, config);
         let find = |name: &str| definitions.upstreams.get(name).copied();
@@ -95,6 +96,7 @@ pub(super) fn compile(
                 max_body: route.max_body.0,
                 inspection,
                 settles,
+                has_variable_cost,
                 access,
                 cors: cors::compile(&section, route),
                 error_bodies: error_bodies::compile(&section, route),

@@ -55,6 +55,15 @@ impl CutReason {
     }
 }
 
+/// What one limit has charged for a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LimitCost<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The final cost, in units of the limit's quota.
+    pub units: u64,
+}
+
 /// The fields of one request in the access log.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
@@ -88,6 +97,9 @@ pub struct AccessLine<'a> {
     pub bytes: u64,
     /// Bytes that the client sent through a tunnel; `None` without a tunnel.
     pub received: Option<u64>,
+    /// The final costs of limits whose cost depends on the request or its response; empty without such a limit, or if
+    /// nothing was charged. Only if the layout has it.
+    pub cost: &'a [LimitCost<'a>],
     /// Time from the request's head to the response's last byte.
     pub duration: Duration,
     /// Delay by a leaky bucket; a part of `duration`.

@@ -408,7 +408,7 @@ impl AttemptHead<'_> {
         mut headers: HeaderMap,
     ) -> Result<http::Request<()>, FramingError> {
         let client = self.head.client;
-        if accepts_trailers(&client.fields) {
+        if client.accepts_trailers() {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
         let uri = self.uri(&mut headers)?;
@@ -451,12 +451,6 @@ fn push_list(out: &mut impl FieldSink, fields: &Fields, name: &str, last: &str) 
         out.extend_from_slice(last.as_bytes());
         true
     });
-}
-
-/// True if the client accepts trailers, which gRPC requires.
-fn accepts_trailers(fields: &Fields) -> bool {
-    let mut codings = fields.get_all("te").flat_map(|te| te.split(|byte| *byte == b','));
-    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Percent-encodes the backtick, which a target may have and [`http::Uri`] refuses.

@@ -5,7 +5,7 @@ mod http1;
 use std::{
     io,
     rc::Rc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::Method;
@@ -111,9 +111,8 @@ impl ResponseBody {
             && stages.compressed.as_ref().is_none_or(Compressed::is_finished)
     }
 
-    /// Appends the arrived body bytes to `out`, encoded by `encoder`, and at the end of a chunked body its
-    /// trailers. Ready with the number of body bytes; 0 at the end, or if a compressor has taken all arrived
-    /// bytes.
+    /// Appends the arrived body bytes to `out`, encoded by `encoder`, without the end of a chunked body. Ready with
+    /// the number of body bytes; 0 at the end, or if a compressor has taken all arrived bytes.
     ///
     /// # Errors
     /// The connection failed, or the body is malformed or incomplete.
@@ -124,14 +123,14 @@ impl ResponseBody {
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
         let Self { source, stages } = self;
-        let added = match stages.as_deref_mut() {
-            None => ready!(source.poll_body(cx, encoder, out)),
+        match stages.as_deref_mut() {
+            None => source.poll_body(cx, encoder, out),
             Some(Stages { ahead, compressed: None, observer: None }) => {
-                ready!(poll_source(source, ahead, cx, encoder, out))
+                poll_source(source, ahead, cx, encoder, out)
             }
             Some(Stages { ahead, compressed: None, observer: Some(observer) }) => {
                 let read = |out: &mut Vec<u8>| poll_observed(source, ahead, &**observer, cx, out);
-                ready!(encoder.write(out, read))
+                encoder.write(out, read)
             }
             Some(Stages { ahead, compressed: Some(compressed), observer }) => {
                 let read = |cx: &mut Context<'_>, bytes: &mut Vec<u8>| {
@@ -141,18 +140,9 @@ impl ResponseBody {
                     };
                     read.map_ok(|_| is_read(source, ahead.as_ref()))
                 };
-                ready!(encoder.write(out, |out| compressed.poll_body(cx, out, read)))
+                encoder.write(out, |out| compressed.poll_body(cx, out, read))
             }
-        };
-        if encoder == BodyEncoder::Chunked && self.is_done() {
-            let trailers = self.take_trailers();
-            encoder.finish(out, |out| {
-                if let Some(trailers) = trailers {
-                    trailers.write_to(out, |_| true);
-                }
-            });
         }
-        Poll::Ready(added)
     }
 
     /// Called when read bytes cannot be sent to the client yet. If the upstream's load is bounded, reads on
@@ -176,7 +166,7 @@ impl ResponseBody {
         outcome
     }
 
-    /// Takes the trailers of a body that was read to its end, if its encoder has not written them.
+    /// Takes the trailers of a body that was read to its end.
     pub fn take_trailers(&mut self) -> Option<Fields> {
         let trailers = match &mut self.source {
             BodySource::Http1(body) => *body.decoder.take_trailers()?,

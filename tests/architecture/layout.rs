@@ -9,7 +9,8 @@ use crate::{
 const MAX_LINES: usize = 600;
 
 /// The readers of the configuration and of the access log: nothing else is deserialized.
-const READERS: [&str; 3] = ["src/auth/jwt/json.rs", "src/config", "src/replay/json.rs"];
+const READERS: [&str; 4] =
+    ["src/auth/jwt/json.rs", "src/config", "src/replay/json.rs", "src/replay/logged_costs.rs"];
 
 /// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
 const NAMED_BY_CONFIGURATION: [&str; 9] = [

@@ -1,8 +1,12 @@
 //! Costs that are known when a response ends: an estimate is charged, then settled.
 
+/// The field `cost` of the access log, and `tidegate replay` with it.
+mod logged;
 /// Members of requests: keys and estimates, and the bodies that are refused.
 mod requests;
 mod streams;
+/// Settled numbers after the body.
+mod trailers;
 
 use std::{io::Write as _, net::Shutdown};
 

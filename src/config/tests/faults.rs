@@ -407,7 +407,7 @@ fn faults_of_the_access_log_are_located() {
         (
             "access_log: {fields: [time, query]}",
             "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, refused_by, token, consumer, bytes, \
-             received, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
+             received, cost, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
              or user_agent",
         ),
     ];

@@ -14,7 +14,9 @@ use crate::{
     connection::output::{BodySink, BodyWriter, ResponseFraming},
     connection_state::StateCell,
     gateway::{Content, Response},
-    http1::{BodyEncoder, Buffer, Version, header_map::HeaderMapBuilder, header_map::from_fields},
+    http1::{
+        BodyEncoder, Buffer, Fields, Version, header_map::HeaderMapBuilder, header_map::from_fields,
+    },
     telemetry::CutReason,
     transport::{
         ClientStream, Tunnel, TunnelOutcome,
@@ -50,7 +52,9 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     }
     request.ledger_mut().add_bytes_sent(unsent.len());
     let is_read = body.is_none();
-    let sink = Http2Sink { stream, send, unsent, is_read, trailers: None, has_ended: false };
+    let trailers = if is_read { request.settled_trailers() } else { None };
+    let trailers = trailers.as_ref().map(from_fields);
+    let sink = Http2Sink { stream, send, unsent, is_read, trailers, has_ended: false };
     let mut writer = BodyWriter::new(sink, body, request, timeouts);
     if let Err(reason) = writer.write(&framing).await {
         writer.sink.send.send_reset(match reason {
@@ -113,11 +117,12 @@ impl BodySink for Http2Sink<'_> {
         let mut bytes = Vec::new();
         let count = ready!(body.poll_body(cx, BodyEncoder::Plain, &mut bytes))?;
         self.unsent = bytes.into();
-        if body.is_done() {
-            self.is_read = true;
-            self.trailers = body.take_trailers().as_ref().map(from_fields);
-        }
         Poll::Ready(Ok(count))
+    }
+
+    fn finish(&mut self, trailers: Option<Fields>) {
+        self.is_read = true;
+        self.trailers = trailers.as_ref().map(from_fields);
     }
 
     /// Sends as much as the client's windows allow.

@@ -20,6 +20,7 @@ fn line(path: &str) -> AccessLine<'_> {
         consumer: "",
         bytes: 5,
         received: None,
+        cost: &[],
         duration: Duration::from_micros(1500),
         delay: Duration::ZERO,
         upstream: "",

@@ -35,6 +35,8 @@ pub enum AccessField {
     Bytes,
     /// Bytes that the client sent through a tunnel.
     Received,
+    /// What limits with a variable cost have charged.
+    Cost,
     /// Time to the last byte of the response.
     DurationMs,
     /// Delay by a leaky bucket.
@@ -61,7 +63,7 @@ pub enum AccessField {
 
 impl AccessField {
     /// The default fields of JSON lines, in their order.
-    pub const JSON: [Self; 23] = [
+    pub const JSON: [Self; 24] = [
         Self::Time,
         Self::Client,
         Self::Method,
@@ -76,6 +78,7 @@ impl AccessField {
         Self::Consumer,
         Self::Bytes,
         Self::Received,
+        Self::Cost,
         Self::DurationMs,
         Self::DelayMs,
         Self::Upstream,
@@ -88,7 +91,7 @@ impl AccessField {
     ];
 
     /// The default fields of text lines, in their order.
-    pub const TEXT: [Self; 16] = [
+    pub const TEXT: [Self; 17] = [
         Self::Time,
         Self::Status,
         Self::Method,
@@ -100,6 +103,7 @@ impl AccessField {
         Self::Route,
         Self::Limit,
         Self::RefusedBy,
+        Self::Cost,
         Self::Upstream,
         Self::UpstreamMs,
         Self::DelayMs,
@@ -124,6 +128,7 @@ impl AccessField {
             Self::Consumer => "consumer",
             Self::Bytes => "bytes",
             Self::Received => "received",
+            Self::Cost => "cost",
             Self::DurationMs => "duration_ms",
             Self::DelayMs => "delay_ms",
             Self::Upstream => "upstream",

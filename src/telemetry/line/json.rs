@@ -6,7 +6,7 @@
 use super::{
     AccessField, AccessLine, CutReason,
     time::TimeCache,
-    values::{push_address, push_hex, push_millis, push_number, push_text},
+    values::{push_address, push_costs, push_hex, push_millis, push_number, push_text},
 };
 
 /// Appends `line` with the default fields. Written out, without a loop over fields, for speed.
@@ -51,6 +51,10 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
         out.extend_from_slice(b",\"received\":");
         push_number(received, out);
     }
+    if !line.cost.is_empty() {
+        out.extend_from_slice(b",\"cost\":");
+        push_costs(line.cost, out);
+    }
     out.extend_from_slice(b",\"duration_ms\":");
     push_millis(line.duration, out);
     out.extend_from_slice(b",\"delay_ms\":");
@@ -90,8 +94,8 @@ impl JsonField {
     }
 }
 
-/// Appends `line` with these fields. `received` is left out without a tunnel, `trace_id` without a trace, and
-/// `refused_by` without a refusal.
+/// Appends `line` with these fields. `received` is left out without a tunnel, `trace_id` without a trace,
+/// `refused_by` without a refusal, and `cost` without a variable cost.
 pub(super) fn append_fields(
     fields: &[JsonField],
     line: &AccessLine<'_>,
@@ -102,6 +106,7 @@ pub(super) fn append_fields(
     for JsonField { field, key } in fields {
         let is_absent = match field {
             AccessField::Received => line.received.is_none(),
+            AccessField::Cost => line.cost.is_empty(),
             AccessField::TraceId => line.trace_id.is_none(),
             AccessField::RefusedBy => line.refused_by.is_empty(),
             AccessField::Consumer => line.consumer.is_empty(),
@@ -127,6 +132,7 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
         F::Status => push_number(line.status.into(), out),
         F::Bytes => push_number(line.bytes, out),
         F::Received => push_number(line.received.unwrap_or_default(), out),
+        F::Cost => push_costs(line.cost, out),
         F::DurationMs => push_millis(line.duration, out),
         F::DelayMs => push_millis(line.delay, out),
         F::UpstreamMs => match line.upstream_time {

@@ -31,6 +31,7 @@ pub struct AccessLayout {
     lines: Lines,
     needs_token: bool,
     needs_headers: bool,
+    needs_cost: bool,
 }
 
 #[derive(Debug)]
@@ -68,6 +69,7 @@ impl AccessLayout {
         let headers = [AccessField::Referer, AccessField::UserAgent];
         Self {
             lines,
+            needs_cost: shown.contains(&AccessField::Cost),
             needs_token: shown.contains(&AccessField::Token),
             needs_headers: headers.iter().any(|header| shown.contains(header)),
         }
@@ -76,6 +78,11 @@ impl AccessLayout {
     /// True if lines have the token's hash.
     pub fn needs_token(&self) -> bool {
         self.needs_token
+    }
+
+    /// True if lines have the costs of requests.
+    pub fn needs_cost(&self) -> bool {
+        self.needs_cost
     }
 
     /// True if lines have fields of the request's header.

@@ -20,6 +20,7 @@ fn line() -> AccessLine<'static> {
         consumer: "",
         bytes: 5,
         received: None,
+        cost: &[],
         duration: Duration::from_micros(1500),
         delay: Duration::from_micros(5),
         upstream: "127.0.0.1:80",
@@ -63,6 +64,13 @@ fn a_line_has_its_fields_in_documented_order() {
         (&read["limit"], &read["refused_by"]),
         (&"refused".into(), &"per \"caller\"".into())
     );
+    let costs = [LimitCost { limit: "a", units: 0 }, LimitCost { limit: "b.c", units: 1 << 53 }];
+    let charged = AccessLine { cost: &costs, ..line() };
+    let text = charged.json();
+    assert!(
+        text.contains(r#""bytes":5,"cost":{"a":0,"b.c":9007199254740992},"duration_ms""#),
+        "{text}"
+    );
     let traced = AccessLine { trace_id: Some([b'a'; 32]), ..line() };
     let read: Value = serde_json::from_str(&traced.json()).unwrap();
     assert_eq!((&read["trace_id"], &read["request_id"]), (&"a".repeat(32).into(), &"id".into()));
@@ -87,9 +95,10 @@ fn written(format: AccessFormat, fields: Option<&[AccessField]>, line: &AccessLi
 
 #[test]
 fn the_default_fields_are_written_alike_if_they_are_chosen() {
-    for received in [None, Some(7)] {
+    let costs = [LimitCost { limit: "tokens", units: 12 }];
+    for (received, cost) in [(None, &costs[..]), (Some(7), &[])] {
         for upstream_time in [None, Some(Duration::from_millis(3))] {
-            let line = AccessLine { received, upstream_time, ..line() };
+            let line = AccessLine { received, cost, upstream_time, ..line() };
             let chosen = written(AccessFormat::Json, Some(&AccessField::JSON), &line);
             assert_eq!(chosen, written(AccessFormat::Json, None, &line));
             assert_eq!(chosen, line.json() + "\n");
@@ -106,10 +115,15 @@ fn chosen_fields_are_written_in_their_order() {
         "{\"status\":200,\"user_agent\":\"curl/8.5 \\\"x\\\"\",\"client\":\"192.0.2.1\",\
          \"referer\":\"https://example.com/page\"}\n"
     );
-    assert_eq!(json(&[F::Received]), "{}\n");
+    assert_eq!(json(&[F::Received, F::Cost]), "{}\n");
     let text =
         |fields: &[F]| written(AccessFormat::Text { colours: Colours::Off }, Some(fields), &line());
     assert_eq!(text(&[F::Route, F::Status, F::Cut, F::Attempts]), "route=items 200 attempts=1\n");
+    assert_eq!(text(&[F::Cost, F::Status]), "200\n");
+    let costs = [LimitCost { limit: "a", units: 7 }, LimitCost { limit: "b", units: 0 }];
+    let charged = AccessLine { cost: &costs, ..line() };
+    let format = AccessFormat::Text { colours: Colours::Off };
+    assert_eq!(written(format, Some(&[F::Cost, F::Status]), &charged), "cost=a:7,b:0 200\n");
 }
 
 #[test]
@@ -163,14 +177,15 @@ fn a_layout_says_what_its_lines_need() {
     use AccessField as F;
     let needs = |format, fields: Option<&[F]>| {
         let layout = AccessLayout::new(format, fields);
-        (layout.needs_token(), layout.needs_headers())
+        (layout.needs_token(), layout.needs_headers(), layout.needs_cost())
     };
     let text = AccessFormat::Text { colours: Colours::On };
-    assert_eq!(needs(AccessFormat::Json, None), (true, false));
-    assert_eq!(needs(text, None), (false, false));
-    assert_eq!(needs(AccessFormat::Combined, None), (true, true));
-    assert_eq!(needs(AccessFormat::Json, Some(&[F::Path, F::UserAgent])), (false, true));
-    assert_eq!(needs(text, Some(&[F::Token])), (true, false));
+    assert_eq!(needs(AccessFormat::Json, None), (true, false, true));
+    assert_eq!(needs(text, None), (false, false, true));
+    assert_eq!(needs(AccessFormat::Combined, None), (true, true, false));
+    assert_eq!(needs(AccessFormat::Json, Some(&[F::Path, F::UserAgent])), (false, true, false));
+    assert_eq!(needs(text, Some(&[F::Token])), (true, false, false));
+    assert_eq!(needs(text, Some(&[F::Cost])), (false, false, true));
 }
 
 #[test]

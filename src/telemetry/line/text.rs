@@ -1,7 +1,7 @@
 //! Access lines for people: `TIME STATUS METHOD HOST PATH CLIENT duration_ms=1.500 route=items ...`.
 
 use super::{
-    AccessField, AccessLine,
+    AccessField, AccessLine, LimitCost,
     time::TimeCache,
     values::{push_address, push_hex, push_millis, push_number},
 };
@@ -81,6 +81,7 @@ fn is_empty(field: AccessField, line: &AccessLine<'_>) -> bool {
     match field {
         AccessField::Token => line.token.is_none(),
         AccessField::Received => line.received.is_none(),
+        AccessField::Cost => line.cost.is_empty(),
         AccessField::UpstreamMs => line.upstream_time.is_none(),
         AccessField::DelayMs => line.delay.is_zero(),
         AccessField::Bytes
@@ -99,6 +100,7 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
         F::Status => push_number(line.status.into(), out),
         F::Bytes => push_number(line.bytes, out),
         F::Received => push_number(line.received.unwrap_or_default(), out),
+        F::Cost => push_costs(line.cost, out),
         F::DurationMs => push_millis(line.duration, out),
         F::DelayMs => push_millis(line.delay, out),
         F::UpstreamMs => push_millis(line.upstream_time.unwrap_or_default(), out),
@@ -108,6 +110,18 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
         }
         F::Token => push_hex(line.token.unwrap_or_default(), out),
         _ => push_word(line.text(field), out),
+    }
+}
+
+/// Appends costs as one word: `tokens:12,bytes:3400`.
+fn push_costs(costs: &[LimitCost<'_>], out: &mut Vec<u8>) {
+    for (index, LimitCost { limit, units }) in costs.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        push_word(limit.as_bytes(), out);
+        out.push(b':');
+        push_number(*units, out);
     }
 }
 

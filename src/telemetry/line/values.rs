@@ -1,9 +1,11 @@
-//! Writes the values of an access line: numbers, times, addresses and texts.
+//! Writes the values of an access line: numbers, times, addresses, costs and texts.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
     time::Duration,
 };
+
+use super::LimitCost;
 
 /// The last three decimal digits.
 pub(super) fn last_three_digits(number: u32) -> [u8; 3] {
@@ -13,6 +15,21 @@ pub(super) fn last_three_digits(number: u32) -> [u8; 3] {
 
 pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Appends costs as a JSON object.
+pub(super) fn push_costs(costs: &[LimitCost<'_>], out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (index, LimitCost { limit, units }) in costs.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.push(b'"');
+        push_text(limit.as_bytes(), out);
+        out.extend_from_slice(b"\":");
+        push_number(*units, out);
+    }
+    out.push(b'}');
 }
 
 /// Appends milliseconds with three decimals.

@@ -11,9 +11,12 @@ use proptest::prelude::*;
 use tidegate::{
     config,
     identity::KeySecret,
-    replay::{ConfigReplay, DecisionEvent, Format, LineReader, MAX_LINE, RawLine, Replay},
+    limit::MAX_UNITS,
+    replay::{
+        ConfigReplay, DecisionEvent, Format, LineReader, LoggedCosts, MAX_LINE, RawLine, Replay,
+    },
     snapshot::Snapshot,
-    telemetry::AccessLine,
+    telemetry::{AccessLine, LimitCost},
 };
 
 use super::{RULES, combined, json};
@@ -75,10 +78,12 @@ proptest! {
         host in "\\PC{0,20}",
         path in "\\PC{0,40}",
         limit in prop::sample::select(vec!["admitted", "refused", "none", "not_checked", "throttled"]),
+        charged in prop::collection::btree_map("[A-Za-z0-9_.-]{1,64}", 0..=MAX_UNITS, 0..4),
     ) {
+        let costs: Vec<_> = charged.iter().map(|(limit, units)| LimitCost { limit, units: *units }).collect();
         let line = AccessLine {
             time, client, token, consumer: "", method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
-            protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, duration: Duration::from_micros(7), delay: Duration::ZERO, limit, refused_by: "few",
+            protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, cost: &costs, duration: Duration::from_micros(7), delay: Duration::ZERO, limit, refused_by: "few",
             upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
             trace_id: None,
         };
@@ -89,6 +94,11 @@ proptest! {
         prop_assert_eq!((&*read.method, &*read.host), (&*method, &*host));
         prop_assert_eq!((&*read.target, read.not_checked), (path.as_bytes(), limit == "not_checked"));
         prop_assert_eq!(Format::detect(text.as_bytes()), Some(Format::Json));
+        for (limit, units) in &charged {
+            prop_assert_eq!(read.costs.get(limit), Some(*units));
+        }
+        prop_assert_eq!(read.costs.get("a limit"), None);
+        prop_assert_eq!(charged.is_empty(), read.costs == LoggedCosts::default());
     }
 
     #[test]
