@@ -175,6 +175,7 @@ impl Storm {
 
     /// Waits until no more fallbacks occur.
     fn wait_settled(&self) {
+        let _print_lost = PrintLostOnPanic(self);
         eventually("Redis decides everything", || {
             let fallbacks = self.count_fallbacks();
             self.wait_for_traffic();
@@ -206,6 +207,37 @@ impl Storm {
             fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
             without_redis: self.load.without_redis(),
             recovered,
+        }
+    }
+}
+
+/// Prints, if the test fails, what each lost server says of itself: why it is lost is not in the metrics.
+struct PrintLostOnPanic<'a>(&'a Storm);
+
+impl Drop for PrintLostOnPanic<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        for gateway in &self.0.gateways {
+            let store = store(gateway);
+            println!("{store}");
+            let lost = store["lost_shards"].as_array().cloned().unwrap_or_default();
+            for address in lost.iter().filter_map(serde_json::Value::as_str) {
+                let client = redis::Client::open(format!("redis://{address}"));
+                let connection = client.and_then(|client| client.get_connection());
+                let Ok(mut connection) = connection else {
+                    println!("{address}: no connection");
+                    continue;
+                };
+                for command in ["ROLE", "CLUSTER INFO", "CLUSTER NODES", "SET probe 1", "INFO"] {
+                    let mut words = command.split(' ');
+                    let mut command = redis::cmd(words.next().unwrap_or_default());
+                    words.for_each(|word| _ = command.arg(word));
+                    let reply = command.query::<redis::Value>(&mut connection);
+                    println!("{address}: {reply:?}");
+                }
+            }
         }
     }
 }
