@@ -12,6 +12,8 @@ mod unit_lease;
 mod adjustments;
 /// Blocks of callers, in memory and in Redis.
 mod blocks;
+/// Windows of a calendar with clocks that differ.
+mod calendar_bounds;
 /// The promises of every algorithm, in memory and in Redis.
 mod conformance;
 /// Script loading on a new connection, and replacement of a dead one.
