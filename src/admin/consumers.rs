@@ -96,13 +96,14 @@ pub(super) async fn put(
         Ok(outcome) => {
             let (name, keys) = (&*consumer.name, consumer.keys.len());
             let plan = consumer.plan.as_deref().unwrap_or("none");
-            let disabled = consumer.disabled;
+            let (disabled, billing_day) = (consumer.disabled, consumer.billing_day);
             tracing::info!(
                 by = OPERATOR,
                 consumer = name,
                 plan,
                 keys,
                 disabled,
+                billing_day,
                 "a consumer was {}",
                 verb(outcome)
             );

@@ -140,18 +140,28 @@ impl Calendar {
     /// The window of whole days that contains `now`.
     fn days_at(self, now: StoreTime) -> Result<CalendarWindow, jiff::Error> {
         let today = self.zone.rules.to_datetime(timestamp(now)?).date();
+        let window = self.days_with(today)?;
+        if now < window.end {
+            return Ok(window);
+        }
+        // Clocks were put back over midnight: the next day has begun already.
+        self.days_with(today.tomorrow()?)
+    }
+
+    /// The window of whole days that contains `date`.
+    fn days_with(self, date: Date) -> Result<CalendarWindow, jiff::Error> {
         let (first, next) = match self.period {
-            CalendarPeriod::Hour | CalendarPeriod::Day => (today, today.tomorrow()?),
+            CalendarPeriod::Hour | CalendarPeriod::Day => (date, date.tomorrow()?),
             CalendarPeriod::Week { starts } => {
-                let first = today.checked_sub(i32::from(today.weekday().since(starts)).days())?;
+                let first = date.checked_sub(i32::from(date.weekday().since(starts)).days())?;
                 (first, first.checked_add(7.days())?)
             }
             CalendarPeriod::Month { starts } => {
-                let first = month_start(today, starts)?;
-                if first <= today {
-                    (first, month_start(today.checked_add(1.month())?, starts)?)
+                let first = month_start(date, starts)?;
+                if first <= date {
+                    (first, month_start(date.checked_add(1.month())?, starts)?)
                 } else {
-                    (month_start(today.checked_sub(1.month())?, starts)?, first)
+                    (month_start(date.checked_sub(1.month())?, starts)?, first)
                 }
             }
         };

@@ -301,10 +301,7 @@ fn a_reload_keeps_overrides_and_reports_the_ones_that_no_longer_fit() {
         .filter_map(|own| own["fault"].as_str())
         .collect();
     assert_eq!(faults.len(), 1, "{all}");
-    assert!(
-        faults[0].contains("`9/1h`, though the window of `caller` is 2h"),
-        "{faults:?}"
-    );
+    assert!(faults[0].contains("`9/1h`, though the window of `caller` is 2h"), "{faults:?}");
     // A renumbered limit keeps its override.
     reload("limits:\n", "limits:\n  a-new-one: {quota: 1, window: 1h, key: []}\n")
         .expect("a reload");

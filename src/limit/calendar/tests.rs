@@ -58,6 +58,22 @@ fn days_have_the_length_that_clocks_give_them() {
     );
 }
 
+/// From 0:01 on 7 November back to 23:01 on the 6th: the 7th has begun, and does not begin again.
+#[test]
+fn a_window_that_has_begun_goes_on_when_clocks_are_put_back_over_midnight() {
+    let sunday = CalendarPeriod::Week { starts: Weekday::Sunday };
+    let seventh = CalendarPeriod::Month { starts: 7 };
+    for now in ["2010-11-07T00:00-02:30", "2010-11-06T23:01-03:30", "2010-11-07T00:30-03:30"] {
+        for (period, end) in [
+            (CalendarPeriod::Day, "2010-11-08T00:00-03:30"),
+            (sunday, "2010-11-14T00:00-03:30"),
+            (seventh, "2010-12-07T00:00-03:30"),
+        ] {
+            assert_window(period, "America/St_Johns", now, ["2010-11-07T00:00-02:30", end]);
+        }
+    }
+}
+
 #[test]
 fn hours_follow_clocks_that_move_by_a_part_of_an_hour() {
     let hour = |zone, now, bounds| assert_window(CalendarPeriod::Hour, zone, now, bounds);
@@ -93,7 +109,16 @@ fn names_of_zones_are_those_of_the_database() {
 }
 
 fn any_calendar() -> impl Strategy<Value = Calendar> {
-    let zones = ["UTC", "Europe/Berlin", "Asia/Beirut", "Australia/Lord_Howe", "Pacific/Apia"];
+    let zones = [
+        "UTC",
+        "Europe/Berlin",
+        "Asia/Beirut",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "America/St_Johns",
+        "America/Havana",
+        "Africa/Casablanca",
+    ];
     let period = prop_oneof![
         Just(CalendarPeriod::Hour),
         Just(CalendarPeriod::Day),
@@ -110,7 +135,10 @@ proptest! {
     #[test]
     fn windows_follow_each_other_without_gap(
         calendar in any_calendar(),
-        now in 946_684_800_000_u64..4_102_444_800_000,
+        now in prop_oneof![
+            (0_u64..36_500, 0_u64..8 * 3_600_000).prop_map(|(day, ms)| day * 86_400_000 + ms + 86_400_000),
+            946_684_800_000_u64..4_102_444_800_000,
+        ],
     ) {
         let now = StoreTime::from_unix_ms(now);
         let window = calendar.window_at(now);

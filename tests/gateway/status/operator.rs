@@ -110,7 +110,7 @@ fn a_limit_is_reported_with_its_decisions() {
     let decided = |admitted: u32, refused: u32, would_refuse: u32| json!({"admitted": admitted, "refused": refused, "unknown": 0, "would_refuse": would_refuse});
     let wanted = json!({"limits": [
         {
-            "name": "calls", "algorithm": "sliding_window", "quota": 2, "window_ms": 60_000,
+            "name": "calls", "algorithm": "sliding_window", "quota": 2, "window_ms": 60_000, "calendar": null,
             "resolution": 3, "strict": true, "key": ["token", "header:x-team", "path:id"],
             "cost": {"header": "x-cost", "max_cost": 2},
             "tiers": [
@@ -123,7 +123,7 @@ fn a_limit_is_reported_with_its_decisions() {
             "decisions": decided(3, 1, 0),
         },
         {
-            "name": "watched", "algorithm": "token_bucket", "quota": 1, "window_ms": 3_600_000,
+            "name": "watched", "algorithm": "token_bucket", "quota": 1, "window_ms": 3_600_000, "calendar": null,
             "resolution": 1, "strict": false, "key": [], "cost": 1, "tiers": [],
             "enforce": false, "refund": [], "charge_on": null, "block": null, "on_failure": "local", "candidate": null,
             "decisions": decided(1, 0, 1),
