@@ -88,7 +88,7 @@ fn start(origin: &Origin, yaml: &str) -> Gateway {
 
 const MAX_REQUESTS: &str = "
 client: {trusted_proxies: [127.0.0.1/32]}
-upstreams: {origin: {protocol: {protocol}, targets: [{target}], max_requests: 50}}
+upstreams: {origin: {protocol: {protocol}, targets: [{target}], connect_timeout: 10m, max_requests: 50}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
 ";
 
@@ -106,7 +106,7 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
 
 const MAX_CONNECTIONS: &str = "
 client: {trusted_proxies: [127.0.0.1/32]}
-upstreams: {origin: {protocol: {protocol}, targets: [{target}], max_connections: 50}}
+upstreams: {origin: {protocol: {protocol}, targets: [{target}], connect_timeout: 10m, max_connections: 50}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
 ";
 
