@@ -215,6 +215,7 @@ impl Storm {
 struct PrintLostOnPanic<'a>(&'a Storm);
 
 impl Drop for PrintLostOnPanic<'_> {
+    #[expect(clippy::print_stdout, reason = "the output of a failed test")]
     fn drop(&mut self) {
         if !thread::panicking() {
             return;
