@@ -11,7 +11,8 @@ algorithms.fixed_window = function()
   local function read(raw, now, limit, window, next_window, ends)
     local reset, count, dirty = 0, 0, false
     local unused_reset, latest = now, now + window + 5000
-    if ends == 0 then
+    local is_calendar = ends ~= 0
+    if not is_calendar then
       ends = now + window
     else
       if now >= ends then
@@ -30,8 +31,9 @@ algorithms.fixed_window = function()
     end
     -- An end this late means that the clock was set back, or the calendar changed: the window moves with it.
     if reset > latest then reset, dirty = ends, true end
+    -- A live window of a calendar is the one around `now`, or the next one.
     local starts = reset - window
-    if unused_reset == ends then starts = reset > ends and ends or ends - window end
+    if is_calendar then starts = reset > ends and ends or ends - window end
     local live = reset > now
     local remaining = live and limit - count or limit
     return {

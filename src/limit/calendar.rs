@@ -175,7 +175,7 @@ impl fmt::Debug for Calendar {
     }
 }
 
-/// Such as `month from day 15 in Europe/Berlin`.
+/// Such as `month from day 15 in Europe/Berlin`. It is in the fingerprints of limits: another text starts new counters.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.period)?;

@@ -49,8 +49,6 @@ pub(super) fn compile(
             ..Limit::new(identity, quota)
         };
         let base = with_block(&section, limit, base);
-        let counts_consumers = limit.key.contains(&KeyPart::Consumer);
-        let base = if counts_consumers { base.with_billing_days() } else { base };
         let plans = NamedQuotas { limit: name, config };
         policy(&section, limit, &base, &key, &plans, sources)
     });
@@ -71,7 +69,8 @@ fn policy(
     let default_cost = if let Cost::Fixed(cost) = cost { cost } else { 1 };
     let compile_with = |base: Limit, candidate| {
         let limit = Limit { cost: default_cost, ..base };
-        let limit = limit.with_quota(limit.quota);
+        let counts_consumers = key.0.contains(&KeyPart::Consumer);
+        let limit = if counts_consumers { limit.with_billing_days() } else { limit };
         let tiers = tiers::compile(section, configured, &limit, sources);
         let plans = plans::compile(section, configured, &limit, plans);
         let (key, cost) = (key.clone(), cost.clone());
@@ -85,8 +84,8 @@ fn policy(
         // `~` is not valid in configured names.
         let name = format!("{}~candidate", base.name());
         let identity = LimitIdentity::new(name, base.identity.fingerprint());
-        let limit = Limit { identity, enforce: false, block: None, ..base.clone() };
-        with_block(section, configured, limit.with_quota(quota))
+        let limit = Limit { identity, quota, enforce: false, block: None, ..base.clone() };
+        with_block(section, configured, limit)
     });
     let candidate = candidate_limit.map(|limit| compile_with(limit, None));
     compile_with(base.clone(), candidate)

@@ -1,4 +1,4 @@
-//! Windows of a calendar: what clients are told, and when they are admitted again.
+//! Windows of a calendar: the headers of responses, and the time of the next admission.
 
 use std::time::Duration;
 
