@@ -71,3 +71,18 @@ fn the_clock_of_redis_decides_in_which_window_a_charge_is() {
         assert_eq!(record.call(CHARGE, window.end, 5, &[])[..3], [1, 0, 5], "{label}");
     }
 }
+
+#[test]
+fn a_clock_that_steps_back_into_a_longer_month_refunds_the_begun_one_only() {
+    let redis = RedisServer::start();
+    let calendar = Calendar::new(CalendarPeriod::Month { starts: 1 }, "UTC").expect("a zone");
+    let record = Record { redis: &redis, calendar, key: "stepped".to_owned() };
+    let february = calendar.window_at(GATEWAY).end;
+    let end = calendar.window_at(february).end.as_unix_ms().cast_signed();
+    assert_eq!(record.call(CHARGE, february + 1_000, 5, &[]), [1, 0, 5, end, -1]);
+    let stepped_back = february.minus_ms(2_000);
+    let refund =
+        |charged_at: StoreTime| record.call(ADJUST, stepped_back, 2, &[charged_at.as_unix_ms()]);
+    assert_eq!(refund(GATEWAY), [1, 0, 5, end, -1], "a charge of January");
+    assert_eq!(refund(february), [1, 2, 3, end, -1], "a charge of February");
+}
