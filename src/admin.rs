@@ -16,7 +16,7 @@
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
 //! | `blocks` | `/api/blocks`: lists blocked callers, lifts a block |
-//! | `limits`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
+//! | `limits`, `limit_description`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `consumers` | `/api/consumers`: consumers in Redis, and their keys |
 //! | `upstreams` | `/api/upstreams`: lists upstreams and their targets, with health and load |
@@ -39,6 +39,7 @@ mod exposition;
 mod guard;
 mod health;
 mod jwt_metrics;
+mod limit_description;
 mod limits;
 mod listener;
 mod live_config;

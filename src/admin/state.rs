@@ -1,7 +1,10 @@
 //! `GET /api/state`: the gateway's counts and states in one document. The dashboard reads it once a second and
 //! computes rates from it. Lists are bounded, so that a large configuration does not make it large.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
 
 use axum::{
     Json,
@@ -14,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     AdminContext,
-    limits::Decisions,
+    limit_description::{Decisions, SettledUnits, sum_settled},
     metrics::CLASSES,
     throttle::{self, ThrottleDescription},
     upstreams::{self, UpstreamDescription},
@@ -133,6 +136,9 @@ struct LimitState {
     name: Box<str>,
     #[serde(flatten)]
     decisions: Decisions,
+    /// Costs that are settled when responses end; absent if the limit has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settled: Option<SettledUnits>,
 }
 
 /// A caller that was refused.
@@ -282,6 +288,9 @@ fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     let snapshot = shared.live.snapshot();
     let names = snapshot.limits.iter().map(|policy| (policy.limit.name(), [0; 4]));
     let mut sums: BTreeMap<&str, [u64; 4]> = names.collect();
+    let metered = snapshot.limits.iter().filter(|policy| policy.cost.is_settled());
+    let metered: BTreeSet<&str> = metered.map(|policy| policy.limit.name()).collect();
+    let settlements = shared.metrics.settlements();
     let decisions = shared.metrics.decisions();
     for ((_, limit), counts) in &decisions {
         if let Some(sum) = sums.get_mut(&**limit) {
@@ -293,7 +302,8 @@ fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     all.sort_by_key(|(_, [_, refused, _, would])| std::cmp::Reverse((*refused, *would)));
     let describe = |(name, [admitted, refused, unknown, would_refuse]): (&str, [u64; 4])| {
         let decisions = Decisions { admitted, refused, unknown, would_refuse };
-        LimitState { name: name.into(), decisions }
+        let settled = metered.contains(name).then(|| sum_settled(name, &settlements));
+        LimitState { name: name.into(), decisions, settled }
     };
     (all.into_iter().take(MAX_LIMITS).map(describe).collect(), omitted)
 }

@@ -88,6 +88,13 @@ pub enum Cost {
     Settled(Arc<SettledCost>),
 }
 
+impl Cost {
+    /// True if it is settled when a response ends.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled(_))
+    }
+}
+
 /// Another quota for some callers, or no limit. It shares the limit's window and counters.
 #[derive(Debug)]
 pub struct Tier {

@@ -316,6 +316,36 @@ fn the_form_sets_and_lifts_an_override_with_the_token() {
     assert_eq!(seen["violations"], serde_json::json!([]));
 }
 
+#[test]
+fn costs_that_are_known_at_the_end_are_shown() {
+    let upstream = Upstream::with_response(
+        "HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{\"usage\":{\"total_tokens\":70}}\n",
+    );
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams: {app: {targets: ['{target}']}}
+        limits:
+          calls: {quota: 5, window: 1h, key: []}
+          tokens: {quota: 1000, window: 1h, key: [], cost: {estimate: 50, actual: 'json:usage.total_tokens'}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [calls, tokens]}]
+        ",
+        [("target", upstream.target())],
+    ));
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    load(gateway.address(), "a", 3);
+    let cells = "[...document.querySelectorAll('#costs tbody td')].map((cell) => cell.textContent)";
+    browser.wait_for(&format!(
+        "((own) => own[0] === 'tokens' && own.slice(2).join() === '150,210,60,0')({cells})"
+    ));
+    assert_eq!(browser.eval("document.getElementById('costs-card').hidden"), false);
+    for (width, colours) in [(1280, "light"), (375, "dark")] {
+        browser.view(width, 800, colours);
+        assert_eq!(browser.eval(LOW_CONTRAST), serde_json::json!([]), "{width} {colours}");
+        assert_eq!(browser.eval("document.documentElement.scrollWidth"), width);
+    }
+}
+
 /// The texts whose contrast with their background is less than WCAG 2.2 demands at level AA.
 const LOW_CONTRAST: &str = "(() => {
     const parse = (text) => text.match(/[\\d.]+/g).map(Number)

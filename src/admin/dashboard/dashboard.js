@@ -220,6 +220,7 @@ function update(state) {
   responses.draw(samples.map((sample) => sample.responses));
   latency.draw(samples.map((sample) => sample.latency));
   showLimits(state, perSecond);
+  showCosts(state, perSecond);
   showOverrides(state);
   showBlocks();
   showThrottle(state.throttle);
@@ -240,6 +241,15 @@ function showLimits(state, perSecond) {
   ]));
   const minutes = state.refused_window_ms / 60_000;
   text($("window"), `In the last ${minutes} to ${2 * minutes} minutes. The hash finds a caller: /api/limits/NAME?hash=HASH`);
+}
+
+function showCosts(state, perSecond) {
+  const metered = state.limits.filter((limit) => limit.settled);
+  $("costs-card").hidden = metered.length === 0;
+  fill($("costs"), metered.map(({ name, settled: own }) => {
+    const read = (other) => other.limits.find((limit) => limit.name === name)?.settled?.settled ?? own.settled;
+    return [name, rate(perSecond(read)), count(own.reserved), count(own.settled), count(own.overspent), count(own.unreadable)];
+  }));
 }
 
 function showThrottle(own) {
