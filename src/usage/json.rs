@@ -13,6 +13,9 @@ use super::{
 /// Longest raw text of a name that can match: each character may be spelled `\uXXXX`.
 const MAX_RAW_NAME: usize = 6 * MAX_NAME;
 
+/// Bytes of a text that are looked at one by one.
+const SHORT_TEXT: usize = 16;
+
 /// Finds the members at a few paths of a JSON text, or of several texts in a row, of which the last one that has a
 /// member counts.
 ///
@@ -87,6 +90,8 @@ enum ScanState {
     Literal,
     /// The space after a value.
     AfterValue,
+    /// A number or literal that no path leads to.
+    SkipScalar,
     /// A value that no path leads into.
     Skip,
     SkipText,
@@ -189,6 +194,7 @@ impl JsonScanner {
         let rest = &bytes[at..];
         match self.state {
             ScanState::Skip => self.skip(rest),
+            ScanState::SkipScalar => self.skip_scalar(rest),
             ScanState::Text | ScanState::SkipText => self.skip_text(rest),
             ScanState::Name => self.read_name(rest),
             ScanState::TextEscape => self.enter(ScanState::Text),
@@ -250,6 +256,11 @@ impl JsonScanner {
         match byte {
             b'{' | b'[' => self.open(byte == b'['),
             b'"' => self.state = ScanState::Text,
+            b'-' | b'0'..=b'9' | b'a'..=b'z'
+                if self.target == 0 && self.grammar == Grammar::Lenient =>
+            {
+                self.state = ScanState::SkipScalar;
+            }
             b'-' | b'0'..=b'9' => {
                 self.number = NumberReader::default();
                 self.number.push(byte);
@@ -352,11 +363,24 @@ impl JsonScanner {
         }
     }
 
+    /// Skips a number or literal, up to what follows it.
+    fn skip_scalar(&mut self, bytes: &[u8]) -> usize {
+        let is_part =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        let end = bytes.iter().position(|byte| !is_part(byte)).unwrap_or(bytes.len());
+        match bytes.get(end) {
+            None => {}
+            Some(b',' | b']' | b'}' | b' ' | b'\t'..=b'\r') => self.end_value(),
+            Some(_) => self.state = ScanState::Broken,
+        }
+        end
+    }
+
     /// Skips the rest of a string, and its end.
     fn skip_text(&mut self, bytes: &[u8]) -> usize {
         let is_value = self.state == ScanState::Text;
         let mut at = 0;
-        while let Some(found) = memchr2(b'"', b'\\', &bytes[at..]) {
+        while let Some(found) = find_quote(&bytes[at..]) {
             at += found + 1;
             if bytes[at - 1] == b'"' {
                 if is_value {
@@ -410,7 +434,7 @@ impl JsonScanner {
 
     /// Reads a name up to its end, or keeps what has arrived of it.
     fn read_name(&mut self, bytes: &[u8]) -> usize {
-        let Some(end) = memchr2(b'"', b'\\', bytes) else {
+        let Some(end) = find_quote(bytes) else {
             self.keep_name(bytes);
             return bytes.len();
         };
@@ -451,12 +475,8 @@ impl JsonScanner {
     fn match_name(&mut self, name: &[u8]) {
         let depth = self.depth - 1;
         let Level { mask, seen, .. } = self.levels[depth];
-        let mut misspelt = false;
-        self.target = self.paths.with_name(mask, depth, |wanted| {
-            misspelt |= wanted.as_bytes() != name && is_misspelt(name, wanted);
-            wanted.as_bytes() == name
-        });
-        if misspelt {
+        self.target = self.paths.with_name(mask, depth, |wanted| wanted.as_bytes() == name);
+        if self.grammar == Grammar::Strict {
             self.members.misspelt |=
                 self.paths.with_name(mask, depth, |wanted| is_misspelt(name, wanted));
         }
@@ -466,6 +486,14 @@ impl JsonScanner {
             self.levels[depth].seen |= self.target;
         }
     }
+}
+
+/// Where the first quote or backslash is.
+fn find_quote(bytes: &[u8]) -> Option<usize> {
+    // Names are short: a call of the vector code costs more than it spares.
+    let (start, rest) = bytes.split_at(bytes.len().min(SHORT_TEXT));
+    let found = start.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+    found.or_else(|| memchr2(b'"', b'\\', rest).map(|at| at + start.len()))
 }
 
 /// True if `name` is `wanted` to a parser that ignores capitals, as Go's does, but not the same.

@@ -21,15 +21,15 @@ pub enum BodyFormat {
     Lines,
 }
 
-/// Finds numbers in a body that arrives in pieces.
+/// Finds numbers in a body that arrives in pieces. The scanners are boxed: they are large, and moved several times.
 #[derive(Clone, Debug)]
 pub enum BodyScanner {
     /// In a JSON text.
-    Json(JsonScanner),
+    Json(Box<JsonScanner>),
     /// In server-sent events.
-    Events(EventScanner),
+    Events(Box<EventScanner>),
     /// In lines.
-    Lines(LineScanner),
+    Lines(Box<LineScanner>),
 }
 
 impl BodyFormat {
@@ -63,9 +63,9 @@ impl BodyScanner {
     pub fn new(format: BodyFormat, paths: Arc<PathSet>) -> Self {
         let json = JsonScanner::new(paths, Grammar::Lenient);
         match format {
-            BodyFormat::Json => Self::Json(json),
-            BodyFormat::Events => Self::Events(EventScanner::new(json)),
-            BodyFormat::Lines => Self::Lines(LineScanner::new(json)),
+            BodyFormat::Json => Self::Json(Box::new(json)),
+            BodyFormat::Events => Self::Events(Box::new(EventScanner::new(json))),
+            BodyFormat::Lines => Self::Lines(Box::new(LineScanner::new(json))),
         }
     }
 
