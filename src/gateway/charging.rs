@@ -61,7 +61,10 @@ impl Gateway {
         request: &mut RequestContext,
         limits: &mut ChargedLimits,
     ) -> Admission {
-        let decided = if limits.iter().any(ChargedLimit::must_be_delivered) {
+        let must_be_delivered = limits.iter().any(ChargedLimit::must_be_delivered);
+        // A store in memory decides without a wait, in which a client could go away.
+        let may_wait = self.shared.store.connector().is_some();
+        let decided = if must_be_delivered && may_wait {
             // Boxed, so that requests without such limits do not carry its state.
             Box::pin(self.charge_detached(request, limits)).await
         } else {
@@ -76,6 +79,9 @@ impl Gateway {
             limit.count_outcome();
         }
         if verdict.admitted {
+            if must_be_delivered && !may_wait {
+                request.held.permits = self.leases.register(limits);
+            }
             return Admission::Admitted;
         }
         self.count_refused_callers(request, limits);
