@@ -36,6 +36,8 @@ mod outage_bound;
 mod outage_retry;
 /// Resets by the operator on several gateways.
 mod reset;
+/// Costs that are known at the end: nothing stays reserved, and the bounds hold, in virtual time.
+mod settled_hour;
 /// Limits, charges and stores that the tests share.
 mod support;
 /// Shards, Cluster, Sentinel; TLS and authentication; probes of lost servers.
