@@ -177,7 +177,7 @@ impl World {
         self.check(outcomes[0].decided().expect("memory").decision, now);
     }
 
-    /// The reset never moves back, and the used units are exactly those that the window has.
+    /// The reset never moves back, and the used units are exactly the window's.
     fn check(&mut self, decision: Decision, now: StoreTime) {
         let name = self.name();
         let quota = self.limit.quota.limit;
@@ -235,7 +235,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn nothing_stays_reserved_whoever_dies() {
+async fn nothing_stays_reserved_after_deaths() {
     let clock = Clock::manual(NOW);
     let (mut admitted, mut lost) = (0, 0);
     for seed in 0..SEEDS {
