@@ -133,7 +133,9 @@ pub use overrides_file::{
 pub use plans::{PlanConfig, PlanQuota};
 pub use rate::Rate;
 pub use redirect::RedirectHttps;
-pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
+pub use route_actions::{
+    DecideConfig, HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders,
+};
 pub use routes::{RouteConfig, RouteMatch};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
@@ -197,6 +199,7 @@ pub struct Config {
     #[serde(default)]
     pub store: Store,
     /// Upstreams, by name: groups of servers, or fixed responses.
+    #[serde(default)]
     pub upstreams: BTreeMap<String, UpstreamConfig>,
     /// Rate limits, by name; `NAME: 100/1m` is short for a limit with `quota` and `window` alone. A limit that
     /// several routes name is one shared counter.

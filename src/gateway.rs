@@ -21,7 +21,7 @@
 //! - `charging.rs`, `charged_limit.rs`, `charged_costs.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
-//! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
+//! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `decide.rs`: the actions of a route.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
 //! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
@@ -45,6 +45,7 @@ mod consumer_records;
 mod context;
 mod cors;
 mod date;
+mod decide;
 mod decision_log;
 mod delay;
 mod delay_queue;
@@ -113,7 +114,7 @@ use crate::{
     overrides::OverrideStore,
     plan::{NextStep, Via},
     respond,
-    snapshot::Action,
+    snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
@@ -350,6 +351,7 @@ impl Gateway {
         // Boxed: it is moved many times with the response.
         let mut request = Box::new(RequestContext {
             head,
+            question: None,
             path: None,
             client,
             usage: peer.usage.clone(),
@@ -360,6 +362,9 @@ impl Gateway {
         });
         request.ledger.tracing = tracing;
         let decision = self.decide(&request.ledger.rules, peer, &request.head);
+        if let Some(described) = decision.asked {
+            request.ask_about(*described);
+        }
         request.path = decision.path;
         request.ledger.token_hash = decision.token_hash;
         if let Some(address) = decision.client {
@@ -442,16 +447,24 @@ impl Gateway {
                 DraftResponse::Local(respond::redirect_reply(&location, redirect.status))
             }
             Action::Respond(fixed) => DraftResponse::Local(respond::fixed_reply(fixed)),
+            Action::Decide(_) => DraftResponse::Local(Self::admission(request, route)),
         };
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        // Only servers check the caller's token, so a response of the gateway makes no caller active.
-        if let (Action::Upstream(upstream), Some(caller)) = (&route.settings.action, &plan.caller)
-            && matches!(upstream.kind, UpstreamKind::Servers(_))
-        {
+        if let Some(caller) = plan.caller.as_ref().filter(|_| has_checked_caller(&route.settings)) {
             self.record_activity(request, caller, response.status());
         }
         Ok(response)
+    }
+}
+
+/// True if a successful response on `route` shows that the caller's credentials are valid: servers check its token, and
+/// the gateway itself does before it admits a request for another proxy. Its other responses make no caller active.
+fn has_checked_caller(route: &Route) -> bool {
+    match &route.action {
+        Action::Upstream(upstream) => matches!(upstream.kind, UpstreamKind::Servers(_)),
+        Action::Decide(_) => route.auth.is_some(),
+        Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => false,
     }
 }

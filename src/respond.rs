@@ -354,6 +354,11 @@ fn body_values<'a>(
     BodyValues { retry_after: refused_retry_after(error, limits), limit }
 }
 
+/// The answer to a proxy that asks about an admitted request, with these fields.
+pub fn decision_reply(fields: Fields) -> LocalReply {
+    LocalReply { status: StatusCode::NO_CONTENT, fields, body: Bytes::new() }
+}
+
 /// The response that redirects a client to `location`.
 pub fn redirect_reply(location: &str, status: StatusCode) -> LocalReply {
     let mut fields = Fields::new();

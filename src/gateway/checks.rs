@@ -15,8 +15,8 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource,
-        RequestView, RoutePlan, decide, refused_admission,
+        AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision,
+        RequestSource, RequestView, RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
     snapshot::OverridesAt,
@@ -77,6 +77,7 @@ impl Gateway {
             throttle_secret: self.throttle_secret,
             overrides: self.overrides(),
             body: BodyAccess::Deferred,
+            asked: AskedSource::Question,
         }
     }
 
@@ -101,6 +102,9 @@ impl Gateway {
             NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(answer, request))),
             NextStep::Refuse(refusal) => {
                 self.count_caller(refusal.caller.as_ref());
+                if matches!(refusal.error, GatewayError::UntrustedAsker) {
+                    self.warn_of_asker(peer);
+                }
                 // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
@@ -108,6 +112,14 @@ impl Gateway {
         };
         record_admission(request, &checked);
         checked
+    }
+
+    #[cold]
+    fn warn_of_asker(&self, peer: &Peer) {
+        self.warn(|| {
+            let peer = peer.address;
+            tracing::warn!(%peer, "refused to decide for a peer that is not in `client.trusted_proxies`");
+        });
     }
 
     /// Goes on with a request whose sender was not known without a wait.

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use http::Method;
+
 use super::{
     activity::ActivityGuard,
     concurrency_lease::ConcurrencyPermits,
@@ -12,7 +14,7 @@ use super::{
 };
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
-    http1::{FieldSink, Fields, RequestHead},
+    http1::{DescribedRequest, FieldSink, Fields, RequestHead},
     plan::RoutedRequest,
     respond::HeaderReader,
     snapshot::CorsPolicy,
@@ -22,7 +24,11 @@ use crate::{
 
 /// A valid request. Dropping it releases what it holds, counts it and logs it, even if the client goes away early.
 pub struct RequestContext {
+    /// Its head; on a `decide` route, that of the request that is asked about, with the version and the connection of
+    /// the question.
     pub(super) head: Box<RequestHead>,
+    /// The method of the question, on a `decide` route.
+    pub(super) question: Option<Method>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     pub(super) client: Rc<dyn ClientStream>,
@@ -72,6 +78,16 @@ pub(super) struct Forwarding<'c> {
 }
 
 impl RequestContext {
+    /// Makes this request the one that it asks about.
+    pub(super) fn ask_about(&mut self, described: DescribedRequest) {
+        self.question = Some(self.head.retarget(described));
+    }
+
+    /// The method of the request that the response answers.
+    pub(super) fn answered_method(&self) -> &Method {
+        self.question.as_ref().unwrap_or(&self.head.method)
+    }
+
     pub(super) fn rules(&self) -> &WorkerRules {
         &self.ledger.rules
     }

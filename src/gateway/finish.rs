@@ -60,7 +60,7 @@ impl Gateway {
         limits: &[ChargedLimit],
         draft: DraftResponse,
     ) -> Response {
-        let (status, sent_status) = (draft.status(), draft.sent_status());
+        let (status, mut sent_status) = (draft.status(), draft.sent_status());
         let mut suppressed = respond::SuppressedHeaders::default();
         let (mut upstream, mut fields, mut content) = match draft {
             DraftResponse::Local(reply) | DraftResponse::GrpcRefusal(reply) => {
@@ -95,6 +95,7 @@ impl Gateway {
         {
             settlement.report_in_trailers(limits);
         }
+        sent_status = request.status_for_asker(sent_status, &mut fields);
         if let Some(policy) = request.cors() {
             // The upstream's own CORS fields are removed.
             suppressed.cors = true;
@@ -149,8 +150,10 @@ pub(super) fn refusal(
 ) -> DraftResponse {
     let head = &*request.head;
     // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
+    // Nor for a proxy that asks about a gRPC call: it would take the status for an admission.
     let is_grpc = head.version == Version::Http2
         && respond::is_grpc(&head.fields)
+        && !request.is_question()
         && !is_extended_connect(head);
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))

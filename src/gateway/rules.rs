@@ -174,7 +174,9 @@ impl WorkerRoute {
                 counters: metrics.upstream(&upstream.name),
                 balancer: balancers[upstream.index].clone(),
             }),
-            Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
+            Action::Status(_) | Action::Redirect(_) | Action::Respond(_) | Action::Decide(_) => {
+                None
+            }
         };
         let mirror = settings.mirror.as_ref();
         Self {

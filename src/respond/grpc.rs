@@ -50,6 +50,7 @@ impl GrpcStatus {
             GatewayError::Unauthenticated(_) => Self::Unauthenticated,
             GatewayError::RefusedByService(reply) => Self::of_service(reply.status),
             GatewayError::AccessDenied
+            | GatewayError::UntrustedAsker
             | GatewayError::MissingClaims(_)
             | GatewayError::ConsumerNotAllowed
             | GatewayError::PlanBlocked
@@ -60,6 +61,7 @@ impl GrpcStatus {
             GatewayError::Path(_)
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
+            | GatewayError::Undescribed(_)
             | GatewayError::UnreadableCharge(_)
             | GatewayError::UnreadableBody(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
@@ -148,6 +150,7 @@ mod tests {
     use super::*;
     use crate::{
         clock::StoreTime,
+        http1::DescriptionError,
         throttle::{AdmissionDenied, DenyReason},
     };
 
@@ -171,6 +174,8 @@ mod tests {
             (GatewayError::Upstream(UpstreamError::Shortage(refused())), "14", 503),
             (GatewayError::Misdirected, "14", 421),
             (GatewayError::AccessDenied, "7", 403),
+            (GatewayError::UntrustedAsker, "7", 403),
+            (GatewayError::Undescribed(DescriptionError::Missing), "3", 400),
             (GatewayError::ConsumerNotAllowed, "7", 403),
             (GatewayError::PlanBlocked, "7", 403),
             (GatewayError::OverrideBlocked, "7", 403),

@@ -29,7 +29,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let consumers = consumers::compile(root, config);
     let parts =
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
-    let (table, routes) = routes::compile(root, config, &parts);
+    let (table, routes, doors) = routes::compile(root, config, &parts);
     tiers::check_parameters(root, config);
     overrides::check(root, config);
     let throttle = throttle::compile(root, config);
@@ -41,6 +41,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
         Some(faults) => Err(faults),
         None => Ok(Snapshot {
             table,
+            doors,
             routes,
             limits,
             upstreams,

@@ -138,6 +138,8 @@ mod upstream_health;
 
 /// Concurrency limits.
 mod concurrency;
+/// Decisions for other proxies.
+mod decide;
 /// Leaky buckets that delay requests.
 mod delay;
 /// Concurrent requests admit exactly the quota.

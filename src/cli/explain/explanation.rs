@@ -18,9 +18,9 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes,
-    RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
-    SubjectDetails,
+    self, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute,
+    RequestAttributes, RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan,
+    RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};
@@ -33,6 +33,9 @@ const EXAMPLE_CALLER: CallerBucket = CallerBucket::Fixed(99);
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]
 pub(super) struct Explanation {
+    /// The method and path of the question, if another proxy asks about the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    question: Option<String>,
     /// The request's method.
     method: String,
     /// The normalized host, as routes match it.
@@ -73,6 +76,9 @@ pub(super) struct Explanation {
     decision: &'static str,
     /// The status of the gateway's own response, as in the access log; `None` if an upstream responds.
     status: Option<u16>,
+    /// The status that the asking proxy gets instead, with `status` in `X-Tidegate-Status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent_status: Option<u16>,
     /// The reason for an error status.
     reason: Option<String>,
     /// Headers that the gateway adds to the response.
@@ -152,8 +158,20 @@ impl Explanation {
             throttle_secret: has_throttle.then_some(overrides.secret),
             overrides: overrides.at.clone(),
             body: BodyAccess::Deferred,
+            asked: AskedSource::Question,
         };
-        let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
+        let decision = plan::decide(snapshot, &input, view.clone());
+        let RequestDecision { client, next, asked, .. } = decision;
+        let asked_head;
+        let (head, view) = match asked {
+            Some(described) => {
+                self.question = Some(format!("{} {}", head.method, head.path()));
+                asked_head = head.about(*described);
+                self.method = asked_head.method.to_string();
+                (&asked_head, RequestView::of(&asked_head))
+            }
+            None => (head, view),
+        };
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
@@ -173,7 +191,9 @@ impl Explanation {
         ) {
             return self.follow(next, snapshot, head);
         }
-        self.changes = RouteChanges::of_others(snapshot, &attributes, request.peer, index);
+        if self.question.is_none() {
+            self.changes = RouteChanges::of_others(snapshot, &attributes, request.peer, index);
+        }
         let Some(index) = index else { return self.follow(next, snapshot, head) };
         let route = &snapshot.routes[index];
         self.changes.add_conditions(route);
@@ -266,6 +286,7 @@ impl Explanation {
         let route = &snapshot.routes[index];
         self.route_index = Some(index);
         self.route = Some(route.name.to_string());
+        self.is_grpc &= route.decide().is_none();
         let pattern = &route.edits.pattern;
         self.prefix = pattern.is_prefix().then(|| pattern.as_str().to_owned());
         if let Some(policy) = &route.cors {
@@ -321,6 +342,12 @@ impl Explanation {
             }
             Action::Respond(fixed) => {
                 self.set_reply(&respond::fixed_reply(fixed));
+                return Ok(());
+            }
+            Action::Decide(_) => {
+                let consumer = routed.consumer.map(OwnedConsumer::view);
+                let fields = consumer.into_iter().flat_map(Consumer::fields).collect();
+                self.set_reply(&respond::decision_reply(fields));
                 return Ok(());
             }
         };
@@ -379,6 +406,11 @@ impl Explanation {
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
         self.add_headers(&response.fields);
+        let rules = route.and_then(Route::decide);
+        let sent = rules.map_or(response.status, |rules| rules.sent_status(response.status));
+        if sent != response.status {
+            self.sent_status = Some(sent.as_u16());
+        }
     }
 
     /// Records a response of the gateway itself.
@@ -402,6 +434,9 @@ impl Explanation {
         let Self { method, host, path, client, .. } = self;
         if !path.is_empty() {
             writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
+        }
+        if let Some(question) = &self.question {
+            writeln!(out, "           a proxy asks about it by {question}")?;
         }
         if self.client_source == AddressSource::Unverified.label() {
             writeln!(
@@ -446,7 +481,8 @@ impl Explanation {
         writeln!(out, "decision   {}{caller}", self.decision)?;
         if let Some(status) = self.status {
             let reason = self.reason.as_deref().unwrap_or("a response of the gateway itself");
-            writeln!(out, "response   {status}: {reason}")?;
+            let sent = self.sent_status.map(|sent| format!(", sent as {sent}"));
+            writeln!(out, "response   {status}{}: {reason}", sent.unwrap_or_default())?;
         }
         for (index, (name, value)) in self.headers.iter().enumerate() {
             let label = if index == 0 { "headers" } else { "" };

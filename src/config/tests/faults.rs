@@ -434,7 +434,7 @@ routes:
                 query:NAME or json:PATH";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, auth, consumers, plans, overrides, throttle, routes";
-    let route = "name, match, upstream, redirect, respond, status, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
+    let route = "name, match, upstream, redirect, respond, status, decide, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, max_inspect, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
