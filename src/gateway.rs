@@ -362,8 +362,8 @@ impl Gateway {
         });
         request.ledger.tracing = tracing;
         let decision = self.decide(&request.ledger.rules, peer, &request.head);
-        if let Some(described) = decision.asked {
-            request.ask_about(*described);
+        if let Some(asked) = decision.asked {
+            request.ask_about(*asked);
         }
         request.path = decision.path;
         request.ledger.token_hash = decision.token_hash;

@@ -40,7 +40,7 @@ use std::{
 use http::Method;
 
 pub use self::{
-    asked::AskedSource,
+    asked::{AskedRequest, AskedSource, QuestionForm},
     decision::{
         BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,
         RequestRefusal, RoutePlan, decide, refused_admission,

@@ -52,7 +52,7 @@ use crate::{
     error::GatewayError,
     http1::{Fields, is_same_name},
     limit::Decision,
-    plan::LocalAnswer,
+    plan::{LocalAnswer, QuestionForm},
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
@@ -355,8 +355,12 @@ fn body_values<'a>(
 }
 
 /// The answer to a proxy that asks about an admitted request, with these fields.
-pub fn decision_reply(fields: Fields) -> LocalReply {
-    LocalReply { status: StatusCode::NO_CONTENT, fields, body: Bytes::new() }
+pub fn decision_reply(form: QuestionForm, fields: Fields) -> LocalReply {
+    let status = match form {
+        QuestionForm::Fields => StatusCode::NO_CONTENT,
+        QuestionForm::Path => StatusCode::OK,
+    };
+    LocalReply { status, fields, body: Bytes::new() }
 }
 
 /// The response that redirects a client to `location`.

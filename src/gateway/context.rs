@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
-    http1::{DescribedRequest, FieldSink, Fields, RequestHead},
-    plan::RoutedRequest,
+    http1::{FieldSink, Fields, RequestHead},
+    plan::{AskedRequest, QuestionForm, RoutedRequest},
     respond::HeaderReader,
     snapshot::CorsPolicy,
     transport::ClientStream,
@@ -27,8 +27,8 @@ pub struct RequestContext {
     /// Its head; on a `decide` route, that of the request that is asked about, with the version and the connection of
     /// the question.
     pub(super) head: Box<RequestHead>,
-    /// The method of the question, on a `decide` route.
-    pub(super) question: Option<Method>,
+    /// The question of the proxy that asks about it, on a `decide` route.
+    pub(super) question: Option<Question>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     pub(super) client: Rc<dyn ClientStream>,
@@ -40,6 +40,13 @@ pub struct RequestContext {
     pub(super) from_trusted_proxy: bool,
     pub(super) held: Held,
     pub(super) ledger: Ledger,
+}
+
+/// The question of a proxy that asks about a request.
+pub(super) struct Question {
+    /// Its method.
+    pub(super) method: Method,
+    pub(super) form: QuestionForm,
 }
 
 /// What a request holds until its response ends.
@@ -79,13 +86,14 @@ pub(super) struct Forwarding<'c> {
 
 impl RequestContext {
     /// Makes this request the one that it asks about.
-    pub(super) fn ask_about(&mut self, described: DescribedRequest) {
-        self.question = Some(self.head.retarget(described));
+    pub(super) fn ask_about(&mut self, asked: AskedRequest) {
+        let AskedRequest { described, form } = asked;
+        self.question = Some(Question { method: self.head.retarget(described), form });
     }
 
     /// The method of the request that the response answers.
     pub(super) fn answered_method(&self) -> &Method {
-        self.question.as_ref().unwrap_or(&self.head.method)
+        self.question.as_ref().map_or(&self.head.method, |question| &question.method)
     }
 
     pub(super) fn rules(&self) -> &WorkerRules {

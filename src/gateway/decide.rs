@@ -24,7 +24,8 @@ impl Gateway {
         for (name, value) in request.ledger.consumer().into_iter().flat_map(Consumer::fields) {
             fields.push(name, value);
         }
-        respond::decision_reply(fields)
+        let form = request.question.as_ref().map(|question| question.form);
+        respond::decision_reply(form.unwrap_or_default(), fields)
     }
 }
 

@@ -26,6 +26,25 @@ pub enum AskedSource {
     Logged(usize),
 }
 
+/// A request that a proxy asks about.
+#[derive(Debug)]
+pub struct AskedRequest {
+    /// The request.
+    pub described: DescribedRequest,
+    /// How the proxy has asked.
+    pub form: QuestionForm,
+}
+
+/// How a question describes the asked request.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum QuestionForm {
+    /// In header fields.
+    #[default]
+    Fields,
+    /// By its own path, as Envoy does, which takes no other status than 200 for an admission.
+    Path,
+}
+
 /// The name of a question's path, for errors.
 const PATH: &str = "the path";
 
@@ -53,9 +72,9 @@ pub(super) fn decide_asked(
     let question = Question { snapshot, input, attributes: question };
     let door = question.find_door(doors)?;
     Some(match question.find_asked() {
-        Ok(AskedOn { index, described }) => {
-            let decision = decide_described(&question, &described, index);
-            RequestDecision { asked: Some(Box::new(described)), ..decision }
+        Ok(AskedOn { index, asked }) => {
+            let decision = decide_described(&question, &asked.described, index);
+            RequestDecision { asked: Some(Box::new(asked)), ..decision }
         }
         Err(mut refusal) => {
             refusal.route = RefusedRoute::Matched(door);
@@ -67,7 +86,7 @@ pub(super) fn decide_asked(
 /// The request that a question asks about, and the route that decides it.
 struct AskedOn {
     index: usize,
-    described: DescribedRequest,
+    asked: AskedRequest,
 }
 
 /// A request that may be a proxy's question.
@@ -112,15 +131,16 @@ impl Question<'_, '_> {
         let rules = snapshot.routes[index].decide();
         let below = rules.and_then(|rules| self.described_by_path(rules)).transpose();
         let below = below.map_err(undescribed)?;
-        let described = match (described, below) {
-            (Some(described), None) | (None, Some(described)) => described,
+        let (described, form) = match (described, below) {
+            (Some(described), None) => (described, QuestionForm::Fields),
+            (None, Some(described)) => (described, QuestionForm::Path),
             (None, None) => return Err(undescribed(DescriptionError::Missing)),
             (Some(_), Some(_)) => {
                 let name = family.map_or("", |family| family.name());
                 return Err(undescribed(DescriptionError::Several(name, PATH)));
             }
         };
-        Ok(AskedOn { index, described })
+        Ok(AskedOn { index, asked: AskedRequest { described, form } })
     }
 
     /// The index of the `decide` route whose conditions the described request meets, or that of the question if its

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::{
-    AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView, Via,
+    AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView, Via,
     asked::decide_asked, check_access, planned_charges, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
-    http1::{BodyLength, DescribedRequest},
+    http1::BodyLength,
     identity::{Caller, ClientAddress, Consumer, KeySecret, Subject, TokenHash},
     limit::Admission,
     snapshot::{ChargeContext, OverridesAt, PlannedCharge, PlannedCharges, Route, Snapshot},
@@ -59,7 +59,7 @@ pub struct RequestDecision {
     pub next: NextStep,
     /// The request that a proxy asks about, which is the one that was decided: `client` and `path` are its own. `None`
     /// if the request is no such question, or is refused before.
-    pub asked: Option<Box<DescribedRequest>>,
+    pub asked: Option<Box<AskedRequest>>,
 }
 
 /// What follows from a decision.

@@ -18,9 +18,9 @@ use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute,
-    RequestAttributes, RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan,
-    RoutedRequest, SubjectDetails,
+    self, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, QuestionForm,
+    RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource, RequestView,
+    RoutePlan, RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};
@@ -96,6 +96,8 @@ pub(super) struct Explanation {
     /// The request target that is forwarded.
     forwarded: Option<String>,
     #[serde(skip)]
+    question_form: QuestionForm,
+    #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
     #[serde(skip)]
@@ -164,9 +166,10 @@ impl Explanation {
         let RequestDecision { client, next, asked, .. } = decision;
         let asked_head;
         let (head, view) = match asked {
-            Some(described) => {
+            Some(asked) => {
                 self.question = Some(format!("{} {}", head.method, head.path()));
-                asked_head = head.about(*described);
+                self.question_form = asked.form;
+                asked_head = head.about(asked.described);
                 self.method = asked_head.method.to_string();
                 (&asked_head, RequestView::of(&asked_head))
             }
@@ -347,7 +350,7 @@ impl Explanation {
             Action::Decide(_) => {
                 let consumer = routed.consumer.map(OwnedConsumer::view);
                 let fields = consumer.into_iter().flat_map(Consumer::fields).collect();
-                self.set_reply(&respond::decision_reply(fields));
+                self.set_reply(&respond::decision_reply(self.question_form, fields));
                 return Ok(());
             }
         };
