@@ -28,7 +28,7 @@ pub struct RequestContext {
     /// the question.
     pub(super) head: Box<RequestHead>,
     /// The question of the proxy that asks about it, on a `decide` route.
-    pub(super) question: Option<Question>,
+    pub(super) question: Option<AskedBy>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     pub(super) client: Rc<dyn ClientStream>,
@@ -43,7 +43,7 @@ pub struct RequestContext {
 }
 
 /// The question of a proxy that asks about a request.
-pub(super) struct Question {
+pub(super) struct AskedBy {
     /// Its method.
     pub(super) method: Method,
     pub(super) form: QuestionForm,
@@ -88,7 +88,7 @@ impl RequestContext {
     /// Makes this request the one that it asks about.
     pub(super) fn ask_about(&mut self, asked: AskedRequest) {
         let AskedRequest { described, form } = asked;
-        self.question = Some(Question { method: self.head.retarget(described), form });
+        self.question = Some(AskedBy { method: self.head.retarget(described), form });
     }
 
     /// The method of the request that the response answers.
