@@ -53,6 +53,8 @@ enum AdjustKind {
     RefundAdmitted { nth: usize },
     /// A refund of a charge that was never made.
     RefundUnmade { ms_ago: u64, cost: u64 },
+    /// A refund of charges whose times are not known.
+    Release { cost: u64 },
     /// An additional charge.
     Overdraw { cost: u64 },
 }
@@ -164,6 +166,8 @@ fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> 
         6 => any::<usize>().prop_map(|nth| AdjustKind::RefundAdmitted { nth }),
         2 => (0..scale * 8, prop_oneof![4 => 1_u64..6, 1 => 1..=largest])
             .prop_map(|(ms_ago, cost)| AdjustKind::RefundUnmade { ms_ago, cost }),
+        2 => prop_oneof![4 => 1_u64..6, 1 => 1..=largest]
+            .prop_map(|cost| AdjustKind::Release { cost }),
         1 => overdraw.prop_map(|cost| AdjustKind::Overdraw { cost }),
     ];
     let charge = (0..count, 0_u128..2, cost).prop_map(|(limit, caller, cost)| ChargeStep {
@@ -269,6 +273,7 @@ impl StorePair<'_> {
                 let latest = self.now + max_wait.unwrap_or(0) / 2;
                 Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
+            AdjustKind::Release { cost } => Change::Release { cost },
             AdjustKind::Overdraw { cost } => Change::Overdraw { cost },
         };
         let changes: Vec<Change> = requested.iter_mut().map(change).collect();
