@@ -458,18 +458,21 @@ enum LongStep {
     /// One request charges the same limit twice: a large cost and one unit.
     TwoCharges,
     RefundAdmitted,
+    /// A refund of many recent charges.
+    Release,
     Charge,
 }
 
 /// Steps for a long record: (delay in ms, step, amount).
 fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u64)>> {
-    use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, TwoCharges};
+    use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, Release, TwoCharges};
     let step = prop_oneof![
         1 => Just(Refund),
         1 => Just(RefundOne),
         1 => Just(Overdraw),
         1 => Just(TwoCharges),
         5 => Just(RefundAdmitted),
+        1 => Just(Release),
         11 => Just(Charge),
     ];
     let delay = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
@@ -524,6 +527,7 @@ fn long_records_decide_alike() {
                 LongStep::RefundOne => AdjustKind::Refund { requests_ago: amount as usize, cost: 1 },
                 LongStep::Overdraw => AdjustKind::Overdraw { cost: amount },
                 LongStep::RefundAdmitted => AdjustKind::RefundAdmitted { nth: ago },
+                LongStep::Release => AdjustKind::Release { cost: amount * amount * amount * 20 },
             };
             pair.adjust(&limits, &[AdjustStep { limit: 0, caller: 0, kind }])?;
         }
