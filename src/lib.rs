@@ -65,6 +65,7 @@
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
+//! - [`grpc`]: gRPC as a server: messages with their length, statuses.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
@@ -110,6 +111,7 @@ pub mod error;
 pub mod escape;
 pub mod file;
 pub mod gateway;
+pub mod grpc;
 pub mod handover;
 pub mod http1;
 pub mod http_client;

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{GatewayError, ServiceReply},
+    grpc,
     http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
     trace::ReceivedContext,
@@ -149,9 +150,8 @@ pub(super) fn refusal(
 ) -> DraftResponse {
     let head = &*request.head;
     // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
-    let is_grpc = head.version == Version::Http2
-        && respond::is_grpc(&head.fields)
-        && !is_extended_connect(head);
+    let is_grpc =
+        head.version == Version::Http2 && grpc::is_grpc(&head.fields) && !is_extended_connect(head);
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
     } else if let GatewayError::RefusedByService(answer) = error {
