@@ -18,6 +18,7 @@
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `window`, `key_part`, `cost`, `rate`, `tiers` | a limit, its window, the parts of its key, its cost, its short form, and its other quotas |
+//! | `rate_limit_service` | the listener and the domains of Envoy's rate limit service |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `scalar`, `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
@@ -71,6 +72,7 @@ mod overrides;
 mod overrides_file;
 mod plans;
 mod rate;
+mod rate_limit_service;
 mod reader;
 mod redirect;
 mod resolving;
@@ -132,6 +134,7 @@ pub use overrides_file::{
 };
 pub use plans::{PlanConfig, PlanQuota};
 pub use rate::Rate;
+pub use rate_limit_service::{RateLimitDomainConfig, RateLimitServiceConfig};
 pub use redirect::RedirectHttps;
 pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
 pub use routes::{RouteConfig, RouteMatch};
@@ -215,6 +218,8 @@ pub struct Config {
     /// Where quotas that the admin API sets at run time are kept. Default: in Redis with `store.redis`, and nowhere
     /// without it.
     pub overrides: Option<OverridesConfig>,
+    /// Envoy's rate limit service: decisions for other proxies, by limits of this configuration. Default: none.
+    pub rate_limit_service: Option<RateLimitServiceConfig>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<ThrottleConfig>,
     /// Routes: which requests are sent to which upstream, under which limits.

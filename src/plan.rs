@@ -246,6 +246,7 @@ impl RequestAttributes<'_> {
             ipv6_prefix,
             consumer: None,
             body: None,
+            descriptor: &[],
         }
     }
 

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     identity::KeyPart,
     limit::{BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
+    rate_limit_service::LimitRole,
     respond::LimitReport,
     snapshot::{ActualCost, Cost, PlannedCharge, QuotaChoice, SettledCost},
     store::Correction,
@@ -46,7 +47,7 @@ pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitRepo
 
 impl ChargedLimit {
     /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
-    fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
+    pub(super) fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
         let PlannedCharge { key, cost, billing_day, .. } = *planned;
         let quota = planned.quota.clone();
@@ -106,7 +107,7 @@ impl ChargedLimit {
     }
 
     /// The limit and its outcome, for the response.
-    fn report(&self) -> LimitReport<'_> {
+    pub(super) fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
@@ -140,6 +141,16 @@ impl ChargedLimit {
         let decided = self.made_charge()?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
         Some(self.correction(change, decided.source))
+    }
+
+    /// The correction that gives back the cost, of charges that are not known.
+    pub(super) fn release(&self) -> Correction {
+        self.correction(Change::Release { cost: self.cost }, DecisionSource::Store)
+    }
+
+    /// What the limit does with a call to the rate limit service that it does not admit.
+    pub(super) fn role(&self) -> LimitRole {
+        LimitRole::Refuses
     }
 
     /// The cost of the limit, if it is settled when the response ends.

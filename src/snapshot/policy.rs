@@ -129,7 +129,22 @@ pub enum QuotaChoice {
     Plan(u16),
     /// That of an override.
     Override(Arc<AppliedOverride>),
+    /// That of the call itself: a descriptor of the rate limit service may have a quota of its own.
+    Requested(Arc<RequestedLimit>),
 }
+
+/// A limit that a descriptor has of its own.
+#[derive(Clone, Debug)]
+pub struct RequestedLimit(pub Arc<Limit>);
+
+/// Two are equal if they count in the same records under the same quota.
+impl PartialEq for RequestedLimit {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.0.identity, self.0.quota) == (&other.0.identity, other.0.quota)
+    }
+}
+
+impl Eq for RequestedLimit {}
 
 /// The callers that a tier applies to.
 #[derive(Debug)]
@@ -214,7 +229,7 @@ impl LimitPolicy {
         }
     }
 
-    fn add_with_cost(
+    pub(super) fn add_with_cost(
         &self,
         limit_index: usize,
         cost: u64,
@@ -251,7 +266,7 @@ impl LimitPolicy {
     pub fn limit_kind(&self, choice: &QuotaChoice) -> LimitKind {
         match choice {
             QuotaChoice::Tier(tier) if self.is_unlimited(*tier) => LimitKind::Unlimited,
-            QuotaChoice::Own | QuotaChoice::Tier(_) => LimitKind::Quota,
+            QuotaChoice::Own | QuotaChoice::Tier(_) | QuotaChoice::Requested(_) => LimitKind::Quota,
             QuotaChoice::Plan(plan) => self.plans[usize::from(*plan)].limit.kind(),
             QuotaChoice::Override(applied) => applied.limit.kind(),
         }
@@ -272,6 +287,7 @@ impl LimitPolicy {
                 PlanLimit::Quota(limit) => Some(limit),
                 PlanLimit::Unlimited | PlanLimit::Blocked => None,
             },
+            QuotaChoice::Requested(requested) => Some(&requested.0),
         };
         other.unwrap_or(&self.limit)
     }
