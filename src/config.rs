@@ -20,6 +20,7 @@
 //! | `limits`, `window`, `key_part`, `cost`, `rate`, `tiers` | a limit, its window, the parts of its key, its cost, its short form, and its other quotas |
 //! | `rate_limit_service` | the listener and the domains of Envoy's rate limit service |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
+//! | `descriptors_file` | the configuration file of envoyproxy/ratelimit |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `scalar`, `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
@@ -53,6 +54,7 @@ mod consumers_file;
 mod cors;
 mod cost;
 mod cross_check;
+mod descriptors_file;
 mod editor_schema;
 mod environment;
 mod error_bodies;
@@ -117,6 +119,10 @@ pub use consumers_file::{
 };
 pub use cors::{Cors, CorsOrigin};
 pub use cost::{ActualConfig, EstimateConfig, MissingConfig, SettledCostConfig};
+pub use descriptors_file::{
+    DescriptorConfig, DescriptorQuota, DescriptorRate, DescriptorsFile, descriptors_fault,
+    read_descriptors,
+};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};

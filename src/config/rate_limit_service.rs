@@ -1,6 +1,7 @@
 //! `rate_limit_service`: the listener and the domains of Envoy's rate limit service.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct RateLimitDomainConfig {
     /// descriptors with that entry as well.
     #[serde(default)]
     pub limits: Vec<String>,
+    /// Path of a configuration file of envoyproxy/ratelimit for this domain, instead of `limits`. It is read at each
+    /// reload. `tidegate import envoy-ratelimit` shows what it becomes. Default: none.
+    pub file: Option<PathBuf>,
     /// The entry that names the consumer, as `descriptor:NAME`: plans and overrides then apply to calls as to requests
     /// of that consumer. Default: calls have no consumer.
     pub consumer: Option<KeyPart>,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     limit::{Admission, Charge, Limit, Outcome, Verdict},
-    rate_limit_service::LimitOutcome,
+    rate_limit_service::{LimitOutcome, LimitRole},
     respond::LimitReport,
     snapshot::{DescriptorRule, HitAct, PlannedCall},
     store::{Correction, StoreError},
@@ -35,6 +35,7 @@ struct CallHit {
     descriptors: SmallVec<[usize; 1]>,
     act: HitAct,
     limit: ChargedLimit,
+    role: LimitRole,
 }
 
 impl CallHit {
@@ -48,7 +49,8 @@ impl CallCharges {
     pub(super) fn new(domain: &WorkerDomain, planned: PlannedCall) -> Self {
         let hits = planned.hits.into_iter().filter_map(|hit| {
             let limit = ChargedLimit::new(&domain.limits, &hit.charge)?;
-            Some(CallHit { descriptors: hit.descriptors, act: hit.act, limit })
+            let role = domain.settings.role(hit.charge.limit_index);
+            Some(CallHit { descriptors: hit.descriptors, act: hit.act, limit, role })
         });
         Self { rules: planned.rules, hits: hits.collect(), admission: Admission::Unlimited }
     }
@@ -72,7 +74,7 @@ impl CallCharges {
         hits.map(|hit| LimitOutcome {
             limit: hit.limit.limit(),
             outcome: &hit.limit.outcome,
-            role: hit.limit.role(),
+            role: hit.role,
         })
     }
 

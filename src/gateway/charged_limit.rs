@@ -11,7 +11,6 @@ use super::{
 use crate::{
     identity::KeyPart,
     limit::{BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision},
-    rate_limit_service::LimitRole,
     respond::LimitReport,
     snapshot::{ActualCost, Cost, PlannedCharge, QuotaChoice, SettledCost},
     store::Correction,
@@ -146,11 +145,6 @@ impl ChargedLimit {
     /// The correction that gives back the cost, of charges that are not known.
     pub(super) fn release(&self) -> Correction {
         self.correction(Change::Release { cost: self.cost }, DecisionSource::Store)
-    }
-
-    /// What the limit does with a call to the rate limit service that it does not admit.
-    pub(super) fn role(&self) -> LimitRole {
-        LimitRole::Refuses
     }
 
     /// The cost of the limit, if it is settled when the response ends.

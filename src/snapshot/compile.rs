@@ -22,7 +22,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     store::check(&root.at("store"), &config.store);
     let upstreams = upstreams::compile(root, &config.upstreams);
     let identity = identity(&root.at("client"), &config.client);
-    let limits = limits::compile(root, config, &identity.token);
+    let mut limits = limits::compile(root, config, &identity.token);
     plans::check(root, config);
     let mut jwt = JwtInputs::default();
     let auth = auth::methods(root, config, &mut jwt);
@@ -30,7 +30,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let parts =
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
     let (table, routes) = routes::compile(root, config, &parts);
-    let rate_limit_service = rate_limit_service::compile(root, config, &limits);
+    let rate_limit_service = rate_limit_service::compile(root, config, &mut limits);
     tiers::check_parameters(root, config);
     overrides::check(root, config);
     let throttle = throttle::compile(root, config);

@@ -244,21 +244,35 @@ impl LimitPolicy {
             if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
-            let quota = self.choice(key, &subject, context.overrides)?;
-            match self.limit_kind(&quota) {
-                LimitKind::Quota => {}
-                LimitKind::Blocked if self.limit.enforce => {
-                    return Err(match quota {
-                        QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
-                        _ => ChargePlanError::PlanBlocked,
-                    });
-                }
-                LimitKind::Unlimited | LimitKind::Blocked => continue,
-            }
             let billing_day = subject.consumer.and_then(|consumer| consumer.billing_day);
-            charges.push(PlannedCharge { limit_index, key, cost, quota, billing_day });
+            let quota = QuotaChoice::Own;
+            let charge = PlannedCharge { limit_index, key, cost, quota, billing_day };
+            charges.extend(self.with_choice(charge, &subject, context)?);
         }
         Ok(())
+    }
+
+    /// The charge with the quota that applies to `subject`; `None` if the limit does not apply.
+    ///
+    /// # Errors
+    ///
+    /// The limit blocks the caller, or a part that a tier compares is ambiguous.
+    #[inline]
+    pub(super) fn with_choice(
+        &self,
+        charge: PlannedCharge,
+        subject: &Subject<'_>,
+        context: ChargeContext<'_>,
+    ) -> Result<Option<PlannedCharge>, ChargePlanError> {
+        let quota = self.choice(charge.key, subject, context.overrides)?;
+        match self.limit_kind(&quota) {
+            LimitKind::Quota => Ok(Some(PlannedCharge { quota, ..charge })),
+            LimitKind::Blocked if self.limit.enforce => Err(match quota {
+                QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
+                _ => ChargePlanError::PlanBlocked,
+            }),
+            LimitKind::Unlimited | LimitKind::Blocked => Ok(None),
+        }
     }
 
     /// What `choice` makes of the limit.

@@ -4,26 +4,30 @@
 //! |---|---|
 //! | `check` | which limits a domain may name, and which a route |
 //! | `plan` | the charges of a call: [`RateLimitDomain::plan`] |
+//! | `tree` | the tree of descriptors of a file of envoyproxy/ratelimit |
 
 mod check;
 mod plan;
+mod tree;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use ahash::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
+use self::tree::{CompiledTree, DescriptorTree};
 use super::ListenerRules;
 use super::limits::{self, NamedLimit};
-use super::listen::certificates;
+use super::listen::{certificates, tls_fault};
 use super::policy::LimitPolicy;
 use super::section::Section;
 use crate::config::{
-    AlgorithmConfig, Config, Duration, LimitConfig, RateLimitDomainConfig, RateLimitServiceConfig,
-    WindowConfig,
+    self, AlgorithmConfig, Config, Duration, Faults, LimitConfig, RateLimitDomainConfig,
+    RateLimitServiceConfig, WindowConfig,
 };
 use crate::identity::{DescriptorEntry, KeyPart};
-use crate::tls::server::OfferedProtocols;
+use crate::rate_limit_service::LimitRole;
+use crate::tls::{TlsFile, server::OfferedProtocols};
 
 pub use self::plan::{DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall};
 
@@ -34,21 +38,36 @@ pub struct RateLimitService {
     pub listener: Arc<ListenerRules>,
     /// The domains, by name.
     pub domains: HashMap<Box<str>, Arc<RateLimitDomain>, RandomState>,
+    /// The files of domains, as they were read.
+    pub(super) files: Vec<TlsFile>,
 }
 
 /// The limits of one domain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RateLimitDomain {
+    /// Its name.
+    pub name: Box<str>,
     /// How metrics, the access log and traces name it, where they name routes: `rate_limit_service:NAME`.
     pub label: Box<str>,
     /// All limits and their candidates; the last is [`Self::requested`].
     pub limits: Vec<Arc<LimitPolicy>>,
     /// Which of them apply to which descriptors.
-    rules: Vec<NameRule>,
+    rules: DescriptorRules,
+    /// The indices of limits that report that a descriptor is over them, instead of refusing.
+    reporting: HashSet<usize, RandomState>,
     /// The name of the entry that names the consumer.
     consumer: Option<Box<str>>,
     /// The index of the limit of descriptors that have a quota of their own, without that quota.
     requested: usize,
+}
+
+/// Which limits apply to which descriptors.
+#[derive(Debug)]
+enum DescriptorRules {
+    /// By the names of their entries.
+    Names(Vec<NameRule>),
+    /// By a tree of names and values.
+    Tree(DescriptorTree),
 }
 
 /// The limits of the descriptors whose entries have these names.
@@ -59,6 +78,12 @@ struct NameRule {
     limits: Vec<usize>,
 }
 
+impl Default for DescriptorRules {
+    fn default() -> Self {
+        Self::Names(Vec::new())
+    }
+}
+
 impl NameRule {
     /// True if `entries` have exactly the names of the rule, each once.
     fn applies_to(&self, entries: &[DescriptorEntry<'_>]) -> bool {
@@ -67,26 +92,37 @@ impl NameRule {
     }
 }
 
-/// Compiles the service; `None` without one, or if its certificates are faulty.
+/// Compiles the service; `None` without one. Adds the limits of files to `limits`.
 pub(super) fn compile(
     root: &Section<'_>,
     config: &Config,
-    limits: &[Arc<LimitPolicy>],
+    limits: &mut Vec<Arc<LimitPolicy>>,
 ) -> Option<RateLimitService> {
     check::requests(root, config);
     let service = config.rate_limit_service.as_ref()?;
     let section = root.at("rate_limit_service");
     check::address(root, config, service);
     check::names(&section, service);
-    let domains = service.domains.iter().map(|(name, domain)| {
+    let mut files = Vec::new();
+    let mut domains = HashMap::default();
+    for (name, domain) in &service.domains {
         let section = section.at("domains").entry(name);
         check::limits(&section, domain, config);
-        let mut compiled = compile_domain(name, domain, limits);
+        let mut compiled = match &domain.file {
+            None => named_domain(name, domain, limits),
+            Some(path) => {
+                file_domain(&section, name, path, config, limits, &mut files).unwrap_or_default()
+            }
+        };
+        compiled.label = format!("rate_limit_service:{name}").into();
+        compiled.requested = compiled.limits.len();
         compiled.limits.push(requested_limit(&section, name, config));
-        (name.as_str().into(), Arc::new(compiled))
-    });
-    let domains = domains.collect();
-    Some(RateLimitService { listener: Arc::new(listener(&section, service)), domains })
+        let fits = compiled.limits.len() <= usize::from(u16::MAX);
+        let expected = format!("at most {}", u16::MAX - 1);
+        section.ensure(fits, "too many limits", &expected);
+        domains.insert(name.as_str().into(), Arc::new(compiled));
+    }
+    Some(RateLimitService { listener: Arc::new(listener(&section, service)), domains, files })
 }
 
 /// The rules of the listener.
@@ -102,7 +138,8 @@ fn listener(section: &Section<'_>, service: &RateLimitServiceConfig) -> Listener
     }
 }
 
-fn compile_domain(
+/// A domain with limits of the configuration.
+fn named_domain(
     name: &str,
     domain: &RateLimitDomainConfig,
     limits: &[Arc<LimitPolicy>],
@@ -125,12 +162,47 @@ fn compile_domain(
         }
     }
     RateLimitDomain {
-        label: format!("rate_limit_service:{name}").into(),
-        requested: compiled.len(),
+        name: name.into(),
         limits: compiled,
-        rules,
+        rules: DescriptorRules::Names(rules),
         consumer: consumer.map(Into::into),
+        ..RateLimitDomain::default()
     }
+}
+
+/// A domain with the limits of a file; `None` if the file is faulty.
+fn file_domain(
+    section: &Section<'_>,
+    name: &str,
+    path: &Path,
+    config: &Config,
+    limits: &mut Vec<Arc<LimitPolicy>>,
+    files: &mut Vec<TlsFile>,
+) -> Option<RateLimitDomain> {
+    let at = section.at("file");
+    let read = TlsFile::read(path).map_err(|error| tls_fault(&at, &error));
+    let (file, bytes) = read.ok()?;
+    files.push(file);
+    let shown = path.display().to_string();
+    let report = |faults: Faults| faults.iter().for_each(|own| section.fault_of_file(own.clone()));
+    let text = config::text_of(&shown, &bytes).map_err(report).ok()?;
+    let read = config::read_descriptors(&shown, text).map_err(report).ok()?;
+    if read.domain != *name {
+        let what = format!("the domain `{}` in the file of the domain `{name}`", read.domain);
+        let expected = format!("`{name}`, or the domain of the file in `domains`");
+        let location = read.domain_location;
+        section.fault_of_file(config::descriptors_fault((&shown, text), location, what, &expected));
+    }
+    let CompiledTree { tree, limits: own, reporting } =
+        tree::compile(section, name, &read, config, limits.len());
+    limits.extend(own.iter().map(Arc::clone));
+    Some(RateLimitDomain {
+        name: name.into(),
+        limits: own,
+        rules: DescriptorRules::Tree(tree),
+        reporting,
+        ..RateLimitDomain::default()
+    })
 }
 
 /// The limit of descriptors that have a quota of their own. No configured name has the character `:`.
@@ -171,8 +243,12 @@ fn names(key: &[KeyPart], consumer: Option<&str>) -> Box<[Box<str>]> {
 }
 
 impl RateLimitDomain {
-    /// True if an entry of its descriptors names the consumer.
-    pub fn has_consumers(&self) -> bool {
-        self.consumer.is_some()
+    /// What the limit with this index does with a call that it does not admit.
+    pub fn role(&self, limit: u16) -> LimitRole {
+        if self.reporting.contains(&usize::from(limit)) {
+            LimitRole::Reports
+        } else {
+            LimitRole::Refuses
+        }
     }
 }

@@ -8,6 +8,8 @@ mod consumers;
 mod observed;
 /// Permits that calls take and give back.
 mod permits;
+/// Files of envoyproxy/ratelimit.
+mod tree;
 
 use testkit::{
     backend::{Fleet, MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, on_each},

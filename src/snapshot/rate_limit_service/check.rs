@@ -50,8 +50,14 @@ pub(super) fn limits(section: &Section<'_>, domain: &RateLimitDomainConfig, conf
             "the entry with its name: `descriptor:NAME`",
         );
     }
+    if domain.file.is_some() {
+        let has_none = domain.limits.is_empty() && domain.consumer.is_none();
+        let what = "`file` with `limits` or `consumer`";
+        section.at("file").ensure(has_none, what, "`file` alone, or another domain");
+        return;
+    }
     let at = section.at("limits");
-    at.ensure(!domain.limits.is_empty(), "no limit", "at least one");
+    at.ensure(!domain.limits.is_empty(), "no limit", "at least one, or `file`");
     let mut seen = HashSet::<&str, RandomState>::default();
     for (index, name) in domain.limits.iter().enumerate() {
         let at = at.index(index);

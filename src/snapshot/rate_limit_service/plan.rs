@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::RateLimitDomain;
-use crate::identity::{Consumer, DescriptorEntry, Subject, descriptor_key};
+use super::tree::{FoundRate, NodeLimit};
+use super::{DescriptorRules, RateLimitDomain};
+use crate::identity::{Consumer, DescriptorEntry, Subject, descriptor_key, descriptor_values_key};
 use crate::limit::{Algorithm, Key, Limit, LimitIdentity, MAX_UNITS, Quota};
 use crate::rate_limit_service::UnitWindow;
 use crate::rate_limit_service::messages::{
@@ -13,6 +14,9 @@ use crate::rate_limit_service::messages::{
 };
 use crate::snapshot::policy::RequestedLimit;
 use crate::snapshot::{ChargeContext, LimitPolicy, PlannedCharge, PlannedCharges, QuotaChoice};
+
+type DescriptorEntries<'r> = SmallVec<[DescriptorEntry<'r>; 4]>;
+type FoundRates<'t> = SmallVec<[Option<FoundRate<'t>>; 4]>;
 
 /// The charges of a call.
 #[derive(Clone, Debug, Default)]
@@ -91,18 +95,21 @@ impl RateLimitDomain {
         context: ChargeContext<'_>,
     ) -> Result<PlannedCall, UnreadableCall> {
         let mut planned = PlannedCall::default();
-        for (index, descriptor) in call.descriptors.iter().enumerate() {
-            let entries: SmallVec<[DescriptorEntry<'_>; 4]> = descriptor
-                .entries
-                .iter()
-                .map(|entry| DescriptorEntry { name: &entry.key, value: &entry.value })
-                .collect();
+        let all: SmallVec<[DescriptorEntries<'_>; 4]> =
+            call.descriptors.iter().map(entries_of).collect();
+        let found = self.found_rates(call, &all);
+        for (index, (descriptor, entries)) in call.descriptors.iter().zip(&all).enumerate() {
             let hits = Hits::of(descriptor, call.hits_addend);
-            let (charges, rule) = match &descriptor.limit {
-                Some(own) => self.requested_charges(index, &entries, own, context)?,
-                None => Subject::with_descriptor(&entries, consumer, |subject| {
-                    self.configured_charges(&entries, subject, context)
-                }),
+            let (charges, rule) = match (&descriptor.limit, &self.rules) {
+                (Some(own), _) => self.requested_charges(index, entries, own, context)?,
+                (None, DescriptorRules::Names(rules)) => {
+                    let rule = rules.iter().find(|rule| rule.applies_to(entries));
+                    let limits = rule.map(|rule| &rule.limits[..]).unwrap_or_default();
+                    Subject::with_descriptor(entries, consumer, |subject| {
+                        self.named_charges(limits, subject, context)
+                    })
+                }
+                (None, DescriptorRules::Tree(_)) => self.found_charges(index, &found, context),
             };
             planned.rules.push(rule);
             for mut charge in charges {
@@ -113,17 +120,16 @@ impl RateLimitDomain {
         Ok(planned)
     }
 
-    /// The charges of one hit to the configured limits.
-    fn configured_charges(
+    /// The charges of one hit to limits of the configuration, by their indices.
+    fn named_charges(
         &self,
-        entries: &[DescriptorEntry<'_>],
+        limits: &[usize],
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
     ) -> (PlannedCharges, DescriptorRule) {
         let mut charges = PlannedCharges::new();
         let mut rule = DescriptorRule::Limits;
-        let indices = self.rules.iter().find(|rule| rule.applies_to(entries));
-        for &index in indices.iter().flat_map(|rule| &rule.limits) {
+        for &index in limits {
             let policy: &LimitPolicy = &self.limits[index];
             let cost = policy.limit.cost;
             // A descriptor has no header and no body, so the only error is a plan or an override that blocks.
@@ -132,6 +138,58 @@ impl RateLimitDomain {
             }
         }
         (charges, rule)
+    }
+
+    /// The limit that the tree has for each descriptor; empty without a tree.
+    fn found_rates<'t>(
+        &'t self,
+        call: &RateLimitRequest,
+        all: &[DescriptorEntries<'t>],
+    ) -> FoundRates<'t> {
+        let DescriptorRules::Tree(tree) = &self.rules else { return FoundRates::new() };
+        let each = call.descriptors.iter().zip(all);
+        // The limit of a descriptor itself replaces that of the tree.
+        each.map(|(own, entries)| if own.limit.is_some() { None } else { tree.find(entries) })
+            .collect()
+    }
+
+    /// The charge of one hit to the limit that the tree has for the descriptor with this index.
+    fn found_charges(
+        &self,
+        index: usize,
+        found: &[Option<FoundRate<'_>>],
+        context: ChargeContext<'_>,
+    ) -> (PlannedCharges, DescriptorRule) {
+        let none = (PlannedCharges::new(), DescriptorRule::Limits);
+        let Some(FoundRate { rate, values }) = found.get(index).and_then(Option::as_ref) else {
+            return none;
+        };
+        let replaces = |other: &FoundRate<'_>| other.rate.replaces.contains(&rate.name);
+        if !rate.name.is_empty() && found.iter().flatten().any(replaces) {
+            return none;
+        }
+        let limit = match &rate.limit {
+            NodeLimit::Unlimited => return none,
+            NodeLimit::Blocked(limit) => {
+                return (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(limit)));
+            }
+            NodeLimit::Counted(limit) => *limit,
+        };
+        let policy: &LimitPolicy = &self.limits[limit];
+        let charge = PlannedCharge {
+            limit_index: u16::try_from(limit).unwrap_or(u16::MAX),
+            key: Key(descriptor_values_key(values.iter().copied(), context.secret)),
+            cost: policy.limit.cost,
+            quota: QuotaChoice::Own,
+            billing_day: None,
+        };
+        let chosen = Subject::with_descriptor(&[], None, |subject| {
+            policy.with_choice(charge, subject, context)
+        });
+        match chosen {
+            Ok(charge) => (charge.into_iter().collect(), DescriptorRule::Limits),
+            Err(_) => (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(&policy.limit))),
+        }
     }
 
     /// The charge of one hit to the limit that a descriptor has of its own.
@@ -166,6 +224,11 @@ impl RateLimitDomain {
         };
         Ok((PlannedCharges::from_iter([charge]), DescriptorRule::Limits))
     }
+}
+
+fn entries_of(descriptor: &RateLimitDescriptor) -> DescriptorEntries<'_> {
+    let entries = descriptor.entries.iter();
+    entries.map(|entry| DescriptorEntry { name: &entry.key, value: &entry.value }).collect()
 }
 
 /// The hits of a descriptor.
