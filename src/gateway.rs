@@ -22,6 +22,7 @@
 //!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `decide.rs`: the actions of a route.
+//! - `rate_limit_service.rs`, `call_charges.rs`: calls to the rate limit service, which have a domain instead of a route.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
 //! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
@@ -34,6 +35,7 @@ mod auth_service;
 mod authentication;
 mod background;
 mod blocked_addresses;
+mod call_charges;
 mod charged_costs;
 mod charged_limit;
 mod charging;
@@ -57,6 +59,7 @@ mod ledger;
 mod mirror;
 mod passwords;
 mod quota_status;
+mod rate_limit_service;
 mod request_id;
 mod request_trace;
 mod response;
@@ -112,7 +115,7 @@ use crate::{
     live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::{Metrics, WorkerMetrics},
     overrides::OverrideStore,
-    plan::{NextStep, Via},
+    plan::{NextStep, RequestDecision, Via},
     respond,
     snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
@@ -203,6 +206,17 @@ pub struct Peer {
     pub client_certificate: Option<Box<ClientCertificate>>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
+    /// What its connection is for.
+    pub purpose: ListenerPurpose,
+}
+
+/// What the connections of a listener are for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ListenerPurpose {
+    /// Requests, which have a route.
+    Routes,
+    /// Calls to the rate limit service.
+    RateLimits,
 }
 
 /// A worker's gateway: it answers the requests of all of the worker's connections.
@@ -300,6 +314,10 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> Response {
+        if peer.purpose == ListenerPurpose::RateLimits {
+            // Boxed, so that requests do not carry its state.
+            return Box::pin(self.answer_call(peer, head, client)).await;
+        }
         let (mut request, mut next) = self.receive(peer, head, client);
         let mut limits = ChargedLimits::new();
         // Boxed, as the counting of failures is, so that other requests do not carry its state.
@@ -343,7 +361,43 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> (Box<RequestContext>, NextStep) {
-        let rules = self.rules();
+        let mut request = self.begin(self.rules(), peer, head, client);
+        let decision = self.decide(&request.ledger.rules, peer, &request.head);
+        let next = self.apply_decision(peer, &mut request, decision);
+        (request, next)
+    }
+
+    /// Records in `request` what was decided. Returns what follows.
+    fn apply_decision(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        decision: RequestDecision,
+    ) -> NextStep {
+        if let Some(asked) = decision.asked {
+            request.ask_about(*asked);
+        }
+        request.path = decision.path;
+        request.ledger.token_hash = decision.token_hash;
+        if let Some(address) = decision.client {
+            request.ledger.client_ip = address.ip;
+            if address.ip != peer.address {
+                request.usage = self.client_usage(address.ip).into();
+            }
+        }
+        let route = decision.next.route();
+        request.ledger.route = route.map(|index| Rc::clone(&request.rules().routes[index]));
+        decision.next
+    }
+
+    /// The context of a request that begins now.
+    fn begin(
+        &self,
+        rules: Rc<WorkerRules>,
+        peer: &Peer,
+        head: Box<RequestHead>,
+        client: Rc<dyn ClientStream>,
+    ) -> Box<RequestContext> {
         self.metrics.requests_by_version[head.version as usize].add(1);
         let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
         let given = if from_trusted_proxy { RequestId::from_head(&head) } else { None };
@@ -361,21 +415,7 @@ impl Gateway {
             ledger: self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next())),
         });
         request.ledger.tracing = tracing;
-        let decision = self.decide(&request.ledger.rules, peer, &request.head);
-        if let Some(asked) = decision.asked {
-            request.ask_about(*asked);
-        }
-        request.path = decision.path;
-        request.ledger.token_hash = decision.token_hash;
-        if let Some(address) = decision.client {
-            request.ledger.client_ip = address.ip;
-            if address.ip != peer.address {
-                request.usage = self.client_usage(address.ip).into();
-            }
-        }
-        let route = decision.next.route();
-        request.ledger.route = route.map(|index| Rc::clone(&request.rules().routes[index]));
-        (request, decision.next)
+        request
     }
 
     /// The ledger of a request that begins now.

@@ -65,8 +65,10 @@
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
+//! - [`grpc`]: gRPC as a server: messages with their length, statuses.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
+//! - [`rate_limit_service`](mod@rate_limit_service): the messages of Envoy's rate limit service.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
@@ -110,6 +112,7 @@ pub mod error;
 pub mod escape;
 pub mod file;
 pub mod gateway;
+pub mod grpc;
 pub mod handover;
 pub mod http1;
 pub mod http_client;
@@ -121,6 +124,7 @@ pub mod metrics;
 pub mod mix;
 pub mod overrides;
 pub mod plan;
+pub mod rate_limit_service;
 pub mod redis;
 pub mod reload;
 pub mod replay;

@@ -249,6 +249,7 @@ impl RequestAttributes<'_> {
             ipv6_prefix,
             consumer: None,
             body: None,
+            descriptor: &[],
         }
     }
 

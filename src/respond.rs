@@ -37,7 +37,7 @@ use http::StatusCode;
 pub use self::{
     accept::ErrorForm,
     cors::write_cors_fields,
-    grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
+    grpc::{GRPC_HTTP_STATUS, grpc_failure, grpc_refusal},
     limit_report::LimitReport,
     problem::problem,
     quota_status::{StatusReport, quota_status},

@@ -17,6 +17,7 @@
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `settled_cost`, `inspection` | costs that are settled when a response ends; what limits read of a request's body |
 //! | `charge_error` | [`ChargePlanError`]: why a request cannot be charged |
+//! | `rate_limit_service` | [`RateLimitService`]: the domains whose limits apply to descriptors |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
 //! | `decide` | [`DecideRules`]: a route's `decide` |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
@@ -71,6 +72,7 @@ mod parts;
 mod plans;
 mod policy;
 mod quota;
+mod rate_limit_service;
 mod redirect;
 mod reserve;
 mod route_edits;
@@ -106,9 +108,13 @@ pub use self::origins::OriginMatcher;
 pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
     ChargeContext, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier, PlannedCharge,
-    PlannedCharges, QuotaChoice, Refunds, Tier, TierMatch,
+    PlannedCharges, QuotaChoice, Refunds, RequestedLimit, Tier, TierMatch,
 };
 pub use self::quota::QuotaShape;
+pub use self::rate_limit_service::{
+    DescriptorRule, HitAct, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
+    UnreadableCall,
+};
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};
 pub use self::traces::TraceRules;
 
@@ -149,6 +155,8 @@ pub struct Snapshot {
     pub listeners: Vec<Arc<ListenerRules>>,
     /// The certificates of the admin listener; `None` without TLS.
     pub admin_tls: Option<Arc<ServerCertificates>>,
+    /// Envoy's rate limit service; `None` without one.
+    pub rate_limit_service: Option<RateLimitService>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
     /// Sampling, and the destination of spans; `None`: no traces.

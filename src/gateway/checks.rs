@@ -83,7 +83,7 @@ impl Gateway {
 
     /// The overrides that apply now; `None` if there are none.
     #[inline]
-    fn overrides(&self) -> Option<OverridesAt> {
+    pub(super) fn overrides(&self) -> Option<OverridesAt> {
         let table = self.shared.overrides.table()?;
         Some(OverridesAt { table, now: self.shared.clock.store_time() })
     }

@@ -59,6 +59,8 @@ pub(super) struct Held {
     pub(super) permits: Option<ConcurrencyPermits>,
     /// Settles the costs that are known when the response ends.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// The trailers of the gateway's own response: the status of a gRPC call.
+    pub(super) trailers: Option<Box<Fields>>,
 }
 
 /// Bytes that are not a valid request, or a head that did not arrive in time. Dropping it counts and logs it.
@@ -189,10 +191,13 @@ impl AnsweredRequest {
         }
     }
 
-    /// The gateway's trailers for a response whose last byte was read: the state of its limits after their costs are
-    /// settled. `None` if the response has none.
+    /// The gateway's trailers for a response whose last byte was read: the status of a gRPC call, or the state of its
+    /// limits after their costs are settled. `None` if the response has none.
     pub fn settled_trailers(&mut self) -> Option<Fields> {
         let Self::Valid(request) = self else { return None };
+        if let Some(own) = request.held.trailers.take() {
+            return Some(*own);
+        }
         let settlement = request.held.settlement.as_mut()?;
         let families = request.ledger.rules.snapshot.headers;
         let all = settlement.trailers(request.ledger.totals(), families)?;

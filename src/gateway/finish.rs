@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{GatewayError, ServiceReply},
+    grpc,
     http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
     trace::ReceivedContext,
@@ -152,7 +153,7 @@ pub(super) fn refusal(
     // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
     // Nor for a proxy that asks about a gRPC call: it would take the status for an admission.
     let is_grpc = head.version == Version::Http2
-        && respond::is_grpc(&head.fields)
+        && grpc::is_grpc(&head.fields)
         && !request.is_question()
         && !is_extended_connect(head);
     let mut reply = if is_grpc {

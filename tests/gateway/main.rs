@@ -57,6 +57,8 @@ mod model;
 mod pooling;
 /// The promises of the rate-limit headers.
 mod rate_limit_headers;
+/// Envoy's rate limit service.
+mod rate_limit_service;
 /// Actions of routes besides forwarding: redirects, header rules, rewrites.
 mod route_actions;
 /// Other spellings of a path or a header.

@@ -14,6 +14,7 @@ use super::route_changes::{RouteChanges, routed};
 use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
+use crate::grpc;
 use crate::http1::{Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
@@ -143,7 +144,7 @@ impl Explanation {
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
-        self.is_grpc = respond::is_grpc(&head.fields);
+        self.is_grpc = grpc::is_grpc(&head.fields);
         self.form = ErrorForm::of(&head.fields);
         let view = RequestView::of(head);
         let listener = request.listener(snapshot);
