@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     auth::{Unauthenticated, jwt::MissingClaims},
+    grpc::GrpcError,
     http1::{DescriptionError, Fields, FramingError},
     identity::AmbiguousValue,
     limit::Limit,
@@ -69,6 +70,9 @@ pub enum GatewayError {
     /// A trusted proxy asks for a decision, but does not describe the request.
     #[error("{0}")]
     Undescribed(DescriptionError),
+    /// The message by which Envoy asks for a decision cannot be read.
+    #[error("{0}")]
+    UnreadableCheck(GrpcError),
     /// The request has no credentials, or wrong ones.
     #[error("{}", .0.refused)]
     Unauthenticated(Box<FailedAuthentication>),
@@ -191,6 +195,7 @@ impl GatewayError {
             | Self::MalformedTarget
             | Self::Ambiguous(_)
             | Self::Undescribed(_)
+            | Self::UnreadableCheck(_)
             | Self::UnreadableCharge(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
             Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,

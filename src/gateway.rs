@@ -319,6 +319,10 @@ impl Gateway {
             return Box::pin(self.answer_call(peer, head, client)).await;
         }
         let (mut request, mut next) = self.receive(peer, head, client);
+        if let NextStep::ReadCheck(door) = next {
+            // Boxed, so that other requests do not carry its state.
+            next = Box::pin(self.read_check(peer, &mut request, door)).await;
+        }
         let mut limits = ChargedLimits::new();
         // Boxed, as the counting of failures is, so that other requests do not carry its state.
         let checked = match self.check(peer, &mut request, &mut next) {

@@ -49,7 +49,7 @@ pub mod upgrade;
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
 pub use characters::{has_upper_case, is_foldable, is_same_name};
-pub use described::{DescribedRequest, RequestDescription, DescriptionError};
+pub use described::{DescribedRequest, DescriptionError, RequestDescription, is_valid_field};
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead, StreamContent};

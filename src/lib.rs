@@ -65,6 +65,7 @@
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
+//! - [`ext_authz`]: Envoy's protocol for decisions: messages, the asked request, the response.
 //! - [`grpc`]: gRPC as a server: messages with their length, statuses.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
@@ -110,6 +111,7 @@ pub mod consumer_store;
 pub mod counter;
 pub mod error;
 pub mod escape;
+pub mod ext_authz;
 pub mod file;
 pub mod gateway;
 pub mod grpc;

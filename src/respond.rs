@@ -358,7 +358,7 @@ fn body_values<'a>(
 pub fn decision_reply(form: QuestionForm, fields: Fields) -> LocalReply {
     let status = match form {
         QuestionForm::Fields => StatusCode::NO_CONTENT,
-        QuestionForm::Path => StatusCode::OK,
+        QuestionForm::Path | QuestionForm::Check => StatusCode::OK,
     };
     LocalReply { status, fields, body: Bytes::new() }
 }

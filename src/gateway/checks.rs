@@ -108,6 +108,8 @@ impl Gateway {
                 // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
+            // It was read, and what follows took its place.
+            NextStep::ReadCheck(_) => Err(GatewayError::NoRoute),
             NextStep::Proceed(plan) => self.enter_route(peer, request, plan),
         };
         record_admission(request, &checked);

@@ -90,6 +90,11 @@ impl RequestContext {
     /// Makes this request the one that it asks about.
     pub(super) fn ask_about(&mut self, asked: AskedRequest) {
         let AskedRequest { described, form } = asked;
+        if form == QuestionForm::Check {
+            // The method of the question is known already.
+            self.head.retarget(described);
+            return;
+        }
         self.question = Some(AskedBy { method: self.head.retarget(described), form });
     }
 

@@ -62,6 +62,7 @@ impl Gateway {
         draft: DraftResponse,
     ) -> Response {
         let (status, mut sent_status) = (draft.status(), draft.sent_status());
+        let answers_check = request.is_check() && !matches!(draft, DraftResponse::GrpcRefusal(_));
         let mut suppressed = respond::SuppressedHeaders::default();
         let (mut upstream, mut fields, mut content) = match draft {
             DraftResponse::Local(reply) | DraftResponse::GrpcRefusal(reply) => {
@@ -97,6 +98,13 @@ impl Gateway {
             settlement.report_in_trailers(limits);
         }
         sent_status = request.status_for_asker(sent_status, &mut fields);
+        if let Content::Whole(body) = &content
+            && answers_check
+        {
+            let reply = request.answer_check(sent_status, &fields, body);
+            (sent_status, fields) = (reply.status, reply.fields);
+            content = Content::Whole(reply.body);
+        }
         if let Some(policy) = request.cors() {
             // The upstream's own CORS fields are removed.
             suppressed.cors = true;
@@ -156,6 +164,9 @@ pub(super) fn refusal(
         && grpc::is_grpc(&head.fields)
         && !request.is_question()
         && !is_extended_connect(head);
+    if let GatewayError::UnreadableCheck(error) = &error {
+        return DraftResponse::GrpcRefusal(respond::grpc_failure(error));
+    }
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
     } else if let GatewayError::RefusedByService(answer) = error {

@@ -13,6 +13,7 @@ use http::Method;
 
 use super::{
     FramingError, RequestHead,
+    characters::{find_control, is_token},
     fields::Fields,
     host,
     start_line::parse_method,
@@ -189,6 +190,12 @@ impl DescribedRequest {
     pub fn query(&self) -> Option<&str> {
         self.target.query.clone().map(|query| &self.text[query])
     }
+}
+
+/// True if a message may have a field with this name and value.
+pub fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
+    let is_plain = find_control(value, 0) == value.len() && value.trim_ascii().len() == value.len();
+    is_token(name) && is_plain
 }
 
 impl RequestHead {

@@ -6,22 +6,29 @@
 
 use std::{borrow::Cow, cell::OnceCell};
 
+use http::Method;
+
 use super::{
     DecisionInput, MatchedRoute, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
     RequestRefusal, RequestSource, RequestView, RoutePlan, check_access, normal_host,
 };
 use crate::{
     error::GatewayError,
-    http1::{BodyLength, DescribedRequest, DescriptionError, RequestDescription},
+    ext_authz::{CHECK, CheckedRequest},
+    grpc,
+    http1::{BodyLength, DescribedRequest, DescriptionError, Fields, RequestDescription},
     route::{ConditionResult, ConditionalRoute, Params},
     snapshot::{DecideRules, Doors, Snapshot},
 };
 
 /// Where the request is that a proxy asks about.
 #[derive(Clone, Copy, Debug)]
-pub enum AskedSource {
-    /// The fields or the path of the question describe it.
+pub enum AskedSource<'a> {
+    /// The fields or the path of the question describe it, or its body, which is then read first:
+    /// [`NextStep::ReadCheck`].
     Question,
+    /// The body of the question, which was read.
+    Check(&'a CheckedRequest),
     /// The request itself was asked about, on the `decide` route with this index: a line of a log.
     Logged(usize),
 }
@@ -43,6 +50,8 @@ pub enum QuestionForm {
     Fields,
     /// By its own path, as Envoy does, which takes no other status than 200 for an admission.
     Path,
+    /// In a gRPC message, which is answered by another one.
+    Check,
 }
 
 /// The name of a question's path, for errors.
@@ -72,10 +81,11 @@ pub(super) fn decide_asked(
     let question = Question { snapshot, input, attributes: question };
     let door = question.find_door(doors)?;
     Some(match question.find_asked() {
-        Ok(AskedOn { index, asked }) => {
-            let decision = decide_described(&question, &asked.described, index);
+        Ok(AskedIn::Head(AskedOn { index, asked, fields })) => {
+            let decision = decide_described(&question, &asked.described, fields, index);
             RequestDecision { asked: Some(Box::new(asked)), ..decision }
         }
+        Ok(AskedIn::Body) => decided(question.attributes, NextStep::ReadCheck(door)),
         Err(mut refusal) => {
             refusal.route = RefusedRoute::Matched(door);
             refused(question.attributes, refusal)
@@ -84,9 +94,18 @@ pub(super) fn decide_asked(
 }
 
 /// The request that a question asks about, and the route that decides it.
-struct AskedOn {
+struct AskedOn<'q> {
     index: usize,
     asked: AskedRequest,
+    /// The fields of the asked request.
+    fields: &'q Fields,
+}
+
+/// Where a question has the asked request.
+enum AskedIn<'q> {
+    Head(AskedOn<'q>),
+    /// In a message that is still to be read.
+    Body,
 }
 
 /// A request that may be a proxy's question.
@@ -96,7 +115,7 @@ struct Question<'q, 'r> {
     attributes: &'q RequestAttributes<'r>,
 }
 
-impl Question<'_, '_> {
+impl<'q> Question<'q, '_> {
     /// The index of a `decide` route for its host and path; the conditions of the route may demand another one. `None`
     /// if another route serves it.
     fn find_door(&self, doors: &Doors) -> Option<usize> {
@@ -119,15 +138,26 @@ impl Question<'_, '_> {
     }
 
     /// Finds the request that is asked about, and the route for it.
-    fn find_asked(&self) -> Result<AskedOn, RequestRefusal> {
-        let Self { snapshot, attributes, .. } = *self;
+    fn find_asked(&self) -> Result<AskedIn<'q>, RequestRefusal> {
+        let Self { snapshot, input, attributes } = *self;
         if !attributes.is_from_trusted_proxy {
             return Err(GatewayError::UntrustedAsker.into());
+        }
+        if let AskedSource::Check(CheckedRequest { described, fields }) = input.asked {
+            let index = self.find_route(Some(described), fields)?;
+            let asked = AskedRequest { described: described.clone(), form: QuestionForm::Check };
+            return Ok(AskedIn::Head(AskedOn { index, asked, fields }));
+        }
+        let is_check = attributes.path == CHECK
+            && *attributes.method == Method::POST
+            && grpc::is_grpc(attributes.headers);
+        if is_check {
+            return Ok(AskedIn::Body);
         }
         let family = RequestDescription::find(attributes.headers).map_err(undescribed)?;
         let described = family.map(|family| family.read(attributes.headers)).transpose();
         let described = described.map_err(undescribed)?;
-        let index = self.find_route(described.as_ref())?;
+        let index = self.find_route(described.as_ref(), attributes.headers)?;
         let rules = snapshot.routes[index].decide();
         let below = rules.and_then(|rules| self.described_by_path(rules)).transpose();
         let below = below.map_err(undescribed)?;
@@ -140,18 +170,23 @@ impl Question<'_, '_> {
                 return Err(undescribed(DescriptionError::Several(name, PATH)));
             }
         };
-        Ok(AskedOn { index, asked: AskedRequest { described, form } })
+        let (asked, fields) = (AskedRequest { described, form }, attributes.headers);
+        Ok(AskedIn::Head(AskedOn { index, asked, fields }))
     }
 
     /// The index of the `decide` route whose conditions the described request meets, or that of the question if its
     /// path describes it.
-    fn find_route(&self, described: Option<&DescribedRequest>) -> Result<usize, RequestRefusal> {
+    fn find_route(
+        &self,
+        described: Option<&DescribedRequest>,
+        headers: &Fields,
+    ) -> Result<usize, RequestRefusal> {
         let Self { snapshot, input, attributes } = *self;
         let found = match described {
             None => attributes.find_route(snapshot, &input.source)?.index,
             Some(described) => {
                 let (method, query) = (described.method(), described.query());
-                let asked = RequestAttributes { method, query, ..attributes.clone() };
+                let asked = RequestAttributes { method, query, headers, ..attributes.clone() };
                 asked.find_route(snapshot, &input.source)?.index
             }
         };
@@ -181,6 +216,7 @@ fn undescribed(error: DescriptionError) -> RequestRefusal {
 fn decide_described(
     question: &Question<'_, '_>,
     described: &DescribedRequest,
+    fields: &Fields,
     index: usize,
 ) -> RequestDecision {
     let Question { snapshot, input, attributes } = *question;
@@ -189,7 +225,7 @@ fn decide_described(
         host: normal_host(described.host()),
         path: described.path(),
         query: described.query(),
-        headers: attributes.headers,
+        headers: fields,
         has_expect: false,
         is_asterisk_form: false,
         length: BodyLength::Known(0),

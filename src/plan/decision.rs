@@ -35,7 +35,7 @@ pub struct DecisionInput<'a> {
     /// The request's body, on a route whose limits read it.
     pub body: BodyAccess<'a>,
     /// Where the request is that a proxy asks about.
-    pub asked: AskedSource,
+    pub asked: AskedSource<'a>,
 }
 
 /// What is known of a request's body when the request is decided.
@@ -68,6 +68,9 @@ pub enum NextStep {
     Answer(LocalAnswer),
     /// The gateway refuses the request.
     Refuse(RequestRefusal),
+    /// The body of the request is read, because it has the request that Envoy asks about on the `decide` route with
+    /// this index; then the request is decided again.
+    ReadCheck(usize),
     /// The request is admitted by the throttle, charged to its limits, and passed to its route's action.
     Proceed(RoutePlan),
 }
@@ -171,7 +174,7 @@ impl NextStep {
     /// The index of the request's route, if one was found.
     pub fn route(&self) -> Option<usize> {
         match self {
-            Self::Answer(LocalAnswer::Preflight(route)) => Some(*route),
+            Self::Answer(LocalAnswer::Preflight(route)) | Self::ReadCheck(route) => Some(*route),
             Self::Answer(_) => None,
             Self::Refuse(refusal) => refusal.route.index(),
             Self::Proceed(plan) => Some(plan.route),

@@ -299,6 +299,8 @@ impl ConfigReplay {
                 let costs = CostSource::Complete;
                 PlannedRequest::Routed { route: route as u32, planned_charges: 0, status, costs }
             }
+            // A line of a log has no body.
+            NextStep::ReadCheck(_) => PlannedRequest::Undecided,
             NextStep::Refuse(refusal) => match refusal.route {
                 RefusedRoute::Undecided => PlannedRequest::Undecided,
                 RefusedRoute::Preflight(route) | RefusedRoute::Matched(route)
@@ -322,7 +324,7 @@ impl ConfigReplay {
     }
 
     /// The `decide` route of a logged request: its path and host are those of the asked request, which find no route.
-    fn asked(&self, route: &str) -> AskedSource {
+    fn asked(&self, route: &str) -> AskedSource<'static> {
         if self.snapshot.doors.is_none() {
             return AskedSource::Question;
         }

@@ -47,6 +47,7 @@ impl GrpcStatus {
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
             | GatewayError::Undescribed(_)
+            | GatewayError::UnreadableCheck(_)
             | GatewayError::UnreadableCharge(_)
             | GatewayError::UnreadableBody(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,

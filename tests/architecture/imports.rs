@@ -6,13 +6,14 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 23] = [
+const LEAVES: [&str; 24] = [
     "auth",
     "balance",
     "compress",
     "config",
     "connection_state",
     "consumer_store",
+    "ext_authz",
     "grpc",
     "http1",
     "identity",
@@ -33,7 +34,9 @@ const LEAVES: [&str; 23] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 90] = [
+const ALLOWED: [(&str, &str, &str); 92] = [
+    ("ext_authz", "grpc", "a response has a gRPC status"),
+    ("ext_authz", "http1", "a check describes a request, by the rules for requests"),
     ("config", "rate_limit_service", "files of envoyproxy/ratelimit have its units"),
     ("rate_limit_service", "clock", "a response has the time until a reset"),
     ("grpc", "connection_state", "a client that sends a message has a deadline"),
@@ -154,8 +157,8 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "error",
         &[
-            "auth", "http1", "identity", "limit", "route", "snapshot", "throttle", "upstream",
-            "usage",
+            "auth", "grpc", "http1", "identity", "limit", "route", "snapshot", "throttle",
+            "upstream", "usage",
         ],
     ),
     (
@@ -204,7 +207,19 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     // stands below all three, and above the leaves that it calls one after the other.
     (
         "plan",
-        &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls", "usage"],
+        &[
+            "error",
+            "ext_authz",
+            "grpc",
+            "http1",
+            "identity",
+            "limit",
+            "route",
+            "snapshot",
+            "template",
+            "tls",
+            "usage",
+        ],
     ),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
@@ -227,6 +242,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "connection_state",
             "consumer_store",
             "error",
+            "ext_authz",
             "grpc",
             "http1",
             "http_client",

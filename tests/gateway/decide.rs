@@ -1,5 +1,9 @@
 //! `decide` routes: other proxies ask before they forward a request.
 
+/// Envoy's checks over gRPC.
+mod check;
+/// Services that authenticate asked requests, the throttle, and a store that is lost.
+mod dependencies;
 /// Who may ask, and descriptions that a client has chosen.
 mod forged;
 /// `explain`, the access log and `replay`.

@@ -64,7 +64,7 @@ impl Asker {
         let own =
             [(PROXY, loopback(port)), (APPLICATION, application.address), (TIDEGATE, gateway)];
         for (named, own) in own {
-            let value = |port: &str| format!("port_value: {port}}}");
+            let value = |port: &str| format!("port_value: {port}");
             let (named_port, own_port) = (port_of(named), own.port().to_string());
             configuration = configuration
                 .replace(named, &own.to_string())

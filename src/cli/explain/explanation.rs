@@ -15,7 +15,7 @@ use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::grpc;
-use crate::http1::{Fields, RequestHead};
+use crate::http1::{DescriptionError, Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
@@ -267,6 +267,8 @@ impl Explanation {
                 self.decision = refusal.admission().label();
                 Err(refusal.error)
             }
+            // It is in a message, which `explain` does not take: a question's fields also name it.
+            NextStep::ReadCheck(_) => Err(GatewayError::Undescribed(DescriptionError::Missing)),
             NextStep::Proceed(_) => Ok(()),
         }
     }
