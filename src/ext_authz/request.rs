@@ -25,7 +25,7 @@ impl CheckedRequest {
         let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
         let http = http.ok_or(DescriptionError::Missing)?;
         let malformed = |error| DescriptionError::Malformed(NAME, error);
-        let parts = [&http.method, &http.path, &http.host].map(|text| text.as_bytes());
+        let parts = [&http.method, &http.path, &http.host].map(String::as_bytes);
         let [method, target, host] = parts;
         if !target.starts_with(b"/") {
             return Err(malformed(FramingError::Target));

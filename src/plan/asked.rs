@@ -59,7 +59,7 @@ const PATH: &str = "the path";
 
 /// Decides the request that `question` asks about; `None` if its path is served by another route than those with
 /// `decide`. `sent` is the path of the question as it was sent.
-#[cold]
+#[inline(never)]
 pub(super) fn decide_asked(
     snapshot: &Snapshot,
     doors: &Doors,

@@ -251,6 +251,10 @@ fn a_body_is_neither_waited_for_nor_read() {
     let mut client = Protocol::Http1.connect(&gateway);
     let answer = client.ask("POST", "/asked", &question, "x".repeat(10_000));
     assert_eq!(answer.status, 204, "{}", answer.text());
+    // As Caddy sends it for a WebSocket.
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a\r\n";
+    let answer = Client::connect(gateway.address()).get("/nginx", &format!("{question}{upgrade}"));
+    assert_eq!((answer.status, answer.number("x-tidegate-status")), (403, 429));
     let mut expecting = Client::connect(gateway.address());
     let fields = format!("{question}Expect: 100-continue\r\nContent-Length: 5\r\n");
     assert_eq!(expecting.get("/asked", &fields).status, 429);

@@ -132,15 +132,18 @@ impl Asker {
     fn assert_names_the_consumer(&self) {
         let consumer = || {
             let request = self.application.request_texts().pop().expect("a request");
-            let mut lines = request.lines().map(str::to_ascii_lowercase);
-            lines.find_map(|line| line.strip_prefix("x-consumer-name: ").map(str::to_owned))
+            let lines = request.lines().map(str::to_ascii_lowercase);
+            let lines = lines.filter_map(|line| line.strip_prefix("x-consumer-").map(str::to_owned));
+            let mut all: Vec<String> = lines.collect();
+            all.sort();
+            all.join(", ")
         };
-        let forged = "X-Consumer-Name: admin\r\n";
+        let forged = "X-Consumer-Name: admin\r\nX-Consumer-Plan: all\r\n";
         assert_eq!(self.get("/items/7", forged).status, 200);
-        assert_eq!(consumer(), None);
+        assert_eq!(consumer(), "");
         let key = format!("{forged}X-Api-Key: example-key\r\n");
         assert_eq!(self.get("/items/7", &key).status, 200);
-        assert_eq!(consumer().as_deref(), Some("acme"));
+        assert_eq!(consumer(), "name: acme, plan: gold");
         let refused = self.get("/items/7", "X-Api-Key: wrong\r\n");
         assert_eq!(refused.status, 401, "{}", refused.head);
     }

@@ -19,9 +19,9 @@ use crate::http1::{DescriptionError, Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, QuestionForm,
-    RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource, RequestView,
-    RoutePlan, RoutedRequest, SubjectDetails,
+    self, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
+    QuestionForm, RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource,
+    RequestView, RoutePlan, RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};
@@ -163,19 +163,11 @@ impl Explanation {
             body: BodyAccess::Deferred,
             asked: AskedSource::Question,
         };
-        let decision = plan::decide(snapshot, &input, view.clone());
+        let decision = plan::decide(snapshot, &input, view);
         let RequestDecision { client, next, asked, .. } = decision;
-        let asked_head;
-        let (head, view) = match asked {
-            Some(asked) => {
-                self.question = Some(format!("{} {}", head.method, head.path()));
-                self.question_form = asked.form;
-                asked_head = head.about(asked.described);
-                self.method = asked_head.method.to_string();
-                (&asked_head, RequestView::of(&asked_head))
-            }
-            None => (head, view),
-        };
+        let asked = asked.map(|asked| self.enter_question(head, *asked));
+        let head = asked.as_ref().unwrap_or(head);
+        let view = RequestView::of(head);
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
@@ -247,6 +239,15 @@ impl Explanation {
             self.decision = plan::refused_admission(error).label();
         })?;
         self.trace_route(snapshot, plan, limits, routed, now)
+    }
+
+    /// Records that a proxy asks about a request. Returns the head of that one.
+    fn enter_question(&mut self, question: &RequestHead, asked: AskedRequest) -> RequestHead {
+        self.question = Some(format!("{} {}", question.method, question.path()));
+        self.question_form = asked.form;
+        let head = question.about(asked.described);
+        self.method = head.method.to_string();
+        head
     }
 
     /// Records the decision, unless the request proceeds on its route.
