@@ -49,6 +49,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[KeyPart]) {
         ipv6_prefix: 64,
         consumer: None,
         body: None,
+        descriptor: &[],
     };
     let plan = KeyPlan(parts.to_vec());
     bencher.bench_local(|| black_box(&plan).key(black_box(&subject), black_box(SECRET)));

@@ -4,7 +4,8 @@
 -- ARGV[1]   now in ms, which only tests pass; 0: this server's clock
 -- ARGV[2+]  seven values for each adjustment, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua),
---             charged_at (ms, by this server's clock) to refund `cost`, or -1 to charge it
+--             charged_at (ms, by this server's clock) to refund `cost`, -1 to charge it, or -2 to refund charges
+--             whose times are not known
 -- Returns   a flat array of integers, as `charge` does: now (ms), then six for each adjustment:
 --             1, remaining, used, reset_at (ms), -1, 0
 local function adjust(key, argument)
@@ -12,8 +13,12 @@ local function adjust(key, argument)
   local cost, charged_at, used, reset = ARGV[argument + 1] + 0, ARGV[argument + 6] + 0, nil, nil
   if charged_at == -1 then
     used, reset = (algorithm.overdraw or algorithm.charge)(view, cost)
+  elseif charged_at == -2 and algorithm.release then
+    algorithm.release(view, cost)
+    used, reset = algorithm.decide(view, 0)
   else
-    algorithm.refund(view, charged_at, cost)
+    -- Without `release`, the record does not depend on when units of the current window were charged.
+    algorithm.refund(view, charged_at == -2 and now or charged_at, cost)
     used, reset = algorithm.decide(view, 0)
   end
   if view.dirty then write(key, algorithm, view) end

@@ -136,10 +136,18 @@ algorithms.concurrency = function()
     if left > 0 and ends_at > view.now then release(view, view.restarted_until, left) end
   end
 
+  -- Releases up to `cost` permits, those whose leases end first.
+  local function release_any(view, cost)
+    while cost > 0 and view.first < view.group_count do
+      local ends_at = group(view, view.first)
+      cost = cost - release(view, ends_at, cost)
+    end
+  end
+
   local function write(view)
     return struct.pack('<I6I6I4', view.reset_at, view.restarted_until, view.total)
       .. view.groups, view.reset_at
   end
 
-  return {read = read, decide = decide, charge = charge, refund = refund, write = write}
+  return {read = read, decide = decide, charge = charge, refund = refund, release = release_any, write = write}
 end

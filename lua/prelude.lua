@@ -12,6 +12,7 @@
 --                         batch; nil if the charge is for one request
 --   overdraw(view, cost)   as `charge`, for an adjustment; only if it differs: a block counts refusals
 --   refund(view, charged_at, cost)   refunds the part that still counts
+--   release(view, cost)   optional: refunds units of charges whose times are not known; else `refund` at `now`
 --   write(view, key)   -> raw, expires_at (ms)
 --   spendable_until(view) -> the first ms at which the units that were just charged may no longer be
 --                         spent; only if units may be acquired in batches

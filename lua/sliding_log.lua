@@ -230,6 +230,27 @@ algorithms.sliding_log = function()
     set_usage(view, view.used - cost)
   end
 
+  -- Refunds up to `cost` units, those of the newest 128 entries first: fewer than a block has, so that at most one
+  -- block becomes empty.
+  local function release(view, cost)
+    if not view.live then return end
+    local index = view.last_block
+    local entry = (#view.blocks[index] - 4) / 8
+    for _ = 1, 128 do
+      if entry == 0 then index, entry = index - 1, BLOCK end
+      local is_expired = index == view.first_block and entry < view.first_entry
+      if cost == 0 or index < view.first_block or is_expired then return end
+      -- Nothing is charged to the newer entries any more.
+      local charged = distance(view, index, entry, view.total, true)
+      local part = cost < charged and cost or charged
+      if part > 0 then
+        refund(view, view.now - distance(view, index, entry, view.clock), part)
+        cost = cost - part
+      end
+      entry = entry - 1
+    end
+  end
+
   local function write(view, key)
     local newest_at, reset, last_index, blocks = view.newest_at, view.reset_at, view.last_block, view.blocks
     -- Blocks whose entries have all expired are trimmed off. Redis frees a whole list node at once.
@@ -255,5 +276,5 @@ algorithms.sliding_log = function()
     return false, reset > expires_at and reset or expires_at
   end
 
-  return {list = true, read = read, decide = decide, charge = charge, refund = refund, write = write}
+  return {list = true, read = read, decide = decide, charge = charge, refund = refund, release = release, write = write}
 end

@@ -179,6 +179,18 @@ algorithms.sliding_window = function()
     view.remaining = left > 0 and left or 0
   end
 
+  -- Refunds up to `cost` units, those of the newest sub-windows first.
+  local function release(view, cost)
+    for age = 0, view.resolution do
+      local count = view.counts[age + 3]
+      local part = cost < count and cost or count
+      if part > 0 then
+        refund(view, view.start - age * view.step, part)
+        cost = cost - part
+      end
+    end
+  end
+
   local function write(view)
     -- A written record was charged, refunded or moved back with the clock. So updated_at is now, and the
     -- counts are shifted to now.
@@ -198,7 +210,7 @@ algorithms.sliding_window = function()
   end
 
   return {
-    read = read, decide = decide, charge = charge, refund = refund, write = write,
+    read = read, decide = decide, charge = charge, refund = refund, release = release, write = write,
     spendable_until = spendable_until,
   }
 end

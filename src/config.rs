@@ -18,7 +18,9 @@
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `window`, `key_part`, `cost`, `rate`, `tiers` | a limit, its window, the parts of its key, its cost, its short form, and its other quotas |
+//! | `rate_limit_service` | the listener and the domains of Envoy's rate limit service |
 //! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
+//! | `descriptors_file` | the configuration file of envoyproxy/ratelimit |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `scalar`, `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
@@ -52,6 +54,7 @@ mod consumers_file;
 mod cors;
 mod cost;
 mod cross_check;
+mod descriptors_file;
 mod editor_schema;
 mod environment;
 mod error_bodies;
@@ -71,6 +74,7 @@ mod overrides;
 mod overrides_file;
 mod plans;
 mod rate;
+mod rate_limit_service;
 mod reader;
 mod redirect;
 mod resolving;
@@ -115,6 +119,10 @@ pub use consumers_file::{
 };
 pub use cors::{Cors, CorsOrigin};
 pub use cost::{ActualConfig, EstimateConfig, MissingConfig, SettledCostConfig};
+pub use descriptors_file::{
+    DescriptorConfig, DescriptorQuota, DescriptorRate, DescriptorsFile, descriptors_fault,
+    read_descriptors,
+};
 pub use editor_schema::editor_schema;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults, Location};
@@ -132,8 +140,11 @@ pub use overrides_file::{
 };
 pub use plans::{PlanConfig, PlanQuota};
 pub use rate::Rate;
+pub use rate_limit_service::{RateLimitDomainConfig, RateLimitServiceConfig};
 pub use redirect::RedirectHttps;
-pub use route_actions::{HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
+pub use route_actions::{
+    DecideConfig, HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders,
+};
 pub use routes::{RouteConfig, RouteMatch};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
@@ -197,6 +208,7 @@ pub struct Config {
     #[serde(default)]
     pub store: Store,
     /// Upstreams, by name: groups of servers, or fixed responses.
+    #[serde(default)]
     pub upstreams: BTreeMap<String, UpstreamConfig>,
     /// Rate limits, by name; `NAME: 100/1m` is short for a limit with `quota` and `window` alone. A limit that
     /// several routes name is one shared counter.
@@ -215,6 +227,8 @@ pub struct Config {
     /// Where quotas that the admin API sets at run time are kept. Default: in Redis with `store.redis`, and nowhere
     /// without it.
     pub overrides: Option<OverridesConfig>,
+    /// Envoy's rate limit service: decisions for other proxies, by limits of this configuration. Default: none.
+    pub rate_limit_service: Option<RateLimitServiceConfig>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<ThrottleConfig>,
     /// Routes: which requests are sent to which upstream, under which limits.

@@ -8,7 +8,8 @@ use http::{Method, StatusCode};
 
 use crate::{
     auth::{Unauthenticated, jwt::MissingClaims},
-    http1::{Fields, FramingError},
+    grpc::GrpcError,
+    http1::{DescriptionError, Fields, FramingError},
     identity::AmbiguousValue,
     limit::Limit,
     route::normalize::PathError,
@@ -61,6 +62,17 @@ pub enum GatewayError {
     /// The route's `allow` and `deny` do not admit the client's address.
     #[error("this client's address is not allowed to use this route")]
     AccessDenied,
+    /// A peer that is no trusted proxy asks for a decision.
+    #[error(
+        "only proxies in `client.trusted_proxies` may ask for decisions, and this request comes from another address"
+    )]
+    UntrustedAsker,
+    /// A trusted proxy asks for a decision, but does not describe the request.
+    #[error("{0}")]
+    Undescribed(DescriptionError),
+    /// The message by which Envoy asks for a decision cannot be read.
+    #[error("{0}")]
+    UnreadableCheck(GrpcError),
     /// The request has no credentials, or wrong ones.
     #[error("{}", .0.refused)]
     Unauthenticated(Box<FailedAuthentication>),
@@ -182,6 +194,8 @@ impl GatewayError {
             Self::Path(_)
             | Self::MalformedTarget
             | Self::Ambiguous(_)
+            | Self::Undescribed(_)
+            | Self::UnreadableCheck(_)
             | Self::UnreadableCharge(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
             Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,
@@ -194,6 +208,7 @@ impl GatewayError {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::RefusedByService(reply) => reply.status,
             Self::AccessDenied
+            | Self::UntrustedAsker
             | Self::MissingClaims(_)
             | Self::ConsumerNotAllowed
             | Self::PlanBlocked

@@ -21,7 +21,8 @@
 //! - `charging.rs`, `charged_limit.rs`, `charged_costs.rs`, `concurrency_lease.rs`, `background.rs`: charges and
 //!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
-//! - `forward.rs`, `mirror.rs`, `quota_status.rs`: the actions of a route.
+//! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `decide.rs`: the actions of a route.
+//! - `rate_limit_service.rs`, `call_charges.rs`: calls to the rate limit service, which have a domain instead of a route.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
 //! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
@@ -34,6 +35,7 @@ mod auth_service;
 mod authentication;
 mod background;
 mod blocked_addresses;
+mod call_charges;
 mod charged_costs;
 mod charged_limit;
 mod charging;
@@ -45,6 +47,7 @@ mod consumer_records;
 mod context;
 mod cors;
 mod date;
+mod decide;
 mod decision_log;
 mod delay;
 mod delay_queue;
@@ -56,6 +59,7 @@ mod ledger;
 mod mirror;
 mod passwords;
 mod quota_status;
+mod rate_limit_service;
 mod request_id;
 mod request_trace;
 mod response;
@@ -111,9 +115,9 @@ use crate::{
     live::{LiveConsumers, LiveOverrides, LiveSnapshot},
     metrics::{Metrics, WorkerMetrics},
     overrides::OverrideStore,
-    plan::{NextStep, Via},
+    plan::{NextStep, RequestDecision, Via},
     respond,
-    snapshot::Action,
+    snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{AdmissionGate, Throttle},
@@ -202,6 +206,17 @@ pub struct Peer {
     pub client_certificate: Option<Box<ClientCertificate>>,
     /// See [`ListenerRules::redirect_https`](crate::snapshot::ListenerRules).
     pub redirect_https: Option<u16>,
+    /// What its connection is for.
+    pub purpose: ListenerPurpose,
+}
+
+/// What the connections of a listener are for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ListenerPurpose {
+    /// Requests, which have a route.
+    Routes,
+    /// Calls to the rate limit service.
+    RateLimits,
 }
 
 /// A worker's gateway: it answers the requests of all of the worker's connections.
@@ -299,7 +314,15 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> Response {
+        if peer.purpose == ListenerPurpose::RateLimits {
+            // Boxed, so that requests do not carry its state.
+            return Box::pin(self.answer_call(peer, head, client)).await;
+        }
         let (mut request, mut next) = self.receive(peer, head, client);
+        if let NextStep::ReadCheck(door) = next {
+            // Boxed, so that other requests do not carry its state.
+            next = Box::pin(self.read_check(peer, &mut request, door)).await;
+        }
         let mut limits = ChargedLimits::new();
         // Boxed, as the counting of failures is, so that other requests do not carry its state.
         let checked = match self.check(peer, &mut request, &mut next) {
@@ -342,24 +365,22 @@ impl Gateway {
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> (Box<RequestContext>, NextStep) {
-        let rules = self.rules();
-        self.metrics.requests_by_version[head.version as usize].add(1);
-        let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
-        let given = if from_trusted_proxy { RequestId::from_head(&head) } else { None };
-        let tracing = self.begin_trace(&rules, || spans::received(&head, from_trusted_proxy));
-        // Boxed: it is moved many times with the response.
-        let mut request = Box::new(RequestContext {
-            head,
-            path: None,
-            client,
-            usage: peer.usage.clone(),
-            connection_scheme: peer.forwarding.scheme(),
-            from_trusted_proxy,
-            held: Held::default(),
-            ledger: self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next())),
-        });
-        request.ledger.tracing = tracing;
+        let mut request = self.begin(self.rules(), peer, head, client);
         let decision = self.decide(&request.ledger.rules, peer, &request.head);
+        let next = self.apply_decision(peer, &mut request, decision);
+        (request, next)
+    }
+
+    /// Records in `request` what was decided. Returns what follows.
+    fn apply_decision(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        decision: RequestDecision,
+    ) -> NextStep {
+        if let Some(asked) = decision.asked {
+            request.ask_about(*asked);
+        }
         request.path = decision.path;
         request.ledger.token_hash = decision.token_hash;
         if let Some(address) = decision.client {
@@ -370,7 +391,35 @@ impl Gateway {
         }
         let route = decision.next.route();
         request.ledger.route = route.map(|index| Rc::clone(&request.rules().routes[index]));
-        (request, decision.next)
+        decision.next
+    }
+
+    /// The context of a request that begins now.
+    fn begin(
+        &self,
+        rules: Rc<WorkerRules>,
+        peer: &Peer,
+        head: Box<RequestHead>,
+        client: Rc<dyn ClientStream>,
+    ) -> Box<RequestContext> {
+        self.metrics.requests_by_version[head.version as usize].add(1);
+        let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
+        let given = if from_trusted_proxy { RequestId::from_head(&head) } else { None };
+        let tracing = self.begin_trace(&rules, || spans::received(&head, from_trusted_proxy));
+        // Boxed: it is moved many times with the response.
+        let mut request = Box::new(RequestContext {
+            head,
+            question: None,
+            path: None,
+            client,
+            usage: peer.usage.clone(),
+            connection_scheme: peer.forwarding.scheme(),
+            from_trusted_proxy,
+            held: Held::default(),
+            ledger: self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next())),
+        });
+        request.ledger.tracing = tracing;
+        request
     }
 
     /// The ledger of a request that begins now.
@@ -442,16 +491,24 @@ impl Gateway {
                 DraftResponse::Local(respond::redirect_reply(&location, redirect.status))
             }
             Action::Respond(fixed) => DraftResponse::Local(respond::fixed_reply(fixed)),
+            Action::Decide(_) => DraftResponse::Local(Self::admission(request, route)),
         };
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        // Only servers check the caller's token, so a response of the gateway makes no caller active.
-        if let (Action::Upstream(upstream), Some(caller)) = (&route.settings.action, &plan.caller)
-            && matches!(upstream.kind, UpstreamKind::Servers(_))
-        {
+        if let Some(caller) = plan.caller.as_ref().filter(|_| has_checked_caller(&route.settings)) {
             self.record_activity(request, caller, response.status());
         }
         Ok(response)
+    }
+}
+
+/// True if a successful response on `route` shows that the caller's credentials are valid: servers check its token, and
+/// the gateway itself does before it admits a request for another proxy. Its other responses make no caller active.
+fn has_checked_caller(route: &Route) -> bool {
+    match &route.action {
+        Action::Upstream(upstream) => matches!(upstream.kind, UpstreamKind::Servers(_)),
+        Action::Decide(_) => route.auth.is_some(),
+        Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => false,
     }
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
+//! | `described` | [`DescribedRequest`]: a request that a proxy describes in the fields of another one |
 //! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: their destination |
 //! | `header_map` | fields as the HTTP/2 library's map |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
@@ -35,6 +36,7 @@ pub mod body;
 pub mod buffer;
 mod characters;
 pub mod chunked;
+mod described;
 pub mod error;
 pub mod fields;
 pub mod head;
@@ -47,6 +49,7 @@ pub mod upgrade;
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
 pub use characters::{has_upper_case, is_foldable, is_same_name};
+pub use described::{DescribedRequest, DescriptionError, RequestDescription, is_valid_field};
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};
 pub use head::{BodyLength, HeadBounds, HeadParser, RequestHead, ResponseHead, StreamContent};

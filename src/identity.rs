@@ -17,6 +17,7 @@
 //! | `condition` | the values that route conditions test |
 //! | `api_key` | [`ApiKeySource`]: where a client sends an API key; [`RemovedCredentials`] |
 //! | `consumer`, `claims` | [`Consumer`]: who sends a request; [`TokenClaims`]: the claims of its token |
+//! | `descriptor`, `descriptor_key` | [`DescriptorEntry`], and the keys of descriptors in calls to the rate limit service |
 //! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
 //! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
 //!
@@ -49,6 +50,8 @@ pub mod client;
 mod condition;
 mod consumer;
 mod credentials;
+mod descriptor;
+mod descriptor_key;
 mod extract;
 pub mod key;
 mod key_input;
@@ -65,6 +68,8 @@ pub use claims::TokenClaims;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
 pub use condition::{caller_bucket, header_value, is_forwarding_field};
 pub use consumer::{Consumer, OwnedConsumer};
+pub use descriptor::DescriptorEntry;
+pub use descriptor_key::{descriptor_key, descriptor_values_key};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
 pub use extract::single_header;

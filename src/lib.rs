@@ -65,8 +65,11 @@
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`auth`]: who sends a request: API keys and consumers.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
+//! - [`ext_authz`]: Envoy's protocol for decisions: messages, the asked request, the response.
+//! - [`grpc`]: gRPC as a server: messages with their length, statuses.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
+//! - [`rate_limit_service`](mod@rate_limit_service): the messages of Envoy's rate limit service.
 //! - [`redis`](mod@redis): connections to Redis, and the scripts that charge there.
 //! - [`route`]: finds the route for a host, a path and a method.
 //! - [`store`]: the counters of limits, in this process or in Redis.
@@ -108,8 +111,10 @@ pub mod consumer_store;
 pub mod counter;
 pub mod error;
 pub mod escape;
+pub mod ext_authz;
 pub mod file;
 pub mod gateway;
+pub mod grpc;
 pub mod handover;
 pub mod http1;
 pub mod http_client;
@@ -121,6 +126,7 @@ pub mod metrics;
 pub mod mix;
 pub mod overrides;
 pub mod plan;
+pub mod rate_limit_service;
 pub mod redis;
 pub mod reload;
 pub mod replay;

@@ -359,6 +359,12 @@ pub enum Change {
         /// How many units.
         cost: u64,
     },
+    /// Refunds units of earlier charges whose times are not known, as far as they still count: the newest ones or, of
+    /// permits, the ones whose leases end first. Usage never goes below 0.
+    Release {
+        /// How many units.
+        cost: u64,
+    },
     /// Charges more units without a check, even if that overdraws the quota. For a block: counts refusals of
     /// its limit.
     Overdraw {
@@ -368,9 +374,17 @@ pub enum Change {
 }
 
 impl Change {
+    /// True if it gives units back.
+    pub fn gives_back(self) -> bool {
+        match self {
+            Self::Refund { .. } | Self::Release { .. } => true,
+            Self::Overdraw { .. } => false,
+        }
+    }
+
     /// The number of units that are refunded or charged.
     pub fn cost(self) -> u64 {
-        let (Self::Refund { cost, .. } | Self::Overdraw { cost }) = self;
+        let (Self::Refund { cost, .. } | Self::Release { cost } | Self::Overdraw { cost }) = self;
         cost
     }
 }

@@ -7,6 +7,7 @@
 //! - `decision.rs`: all checks in their order, and what may follow.
 //! - `request_view.rs`, `request_source.rs`: the parts of a request, or of a log line, that a decision reads.
 //! - `via.rs`: loop detection.
+//! - `asked.rs`: requests that another proxy asks about.
 //! - `target.rs`: the host, and the path to forward.
 //! - `preflight.rs`: the routes of CORS preflights; `condition.rs`: the conditions of routes.
 //! - `route_values.rs`: the values that routes write into messages; `location.rs`: rewrites an upstream's
@@ -20,6 +21,7 @@
 //! assert_eq!(plan::forwarded_path("/v1/items", Some("/v1")), "/items");
 //! ```
 
+mod asked;
 mod condition;
 mod decision;
 mod location;
@@ -38,6 +40,7 @@ use std::{
 use http::Method;
 
 pub use self::{
+    asked::{AskedRequest, AskedSource, QuestionForm},
     decision::{
         BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,
         RequestRefusal, RoutePlan, decide, refused_admission,
@@ -46,7 +49,7 @@ pub use self::{
     request_source::{CallerBucket, RequestSource},
     request_view::RequestView,
     route_values::RoutedRequest,
-    target::{forwarded_path, host, host_bytes},
+    target::{forwarded_path, host, host_bytes, normal_host},
     via::Via,
 };
 use crate::{
@@ -246,6 +249,7 @@ impl RequestAttributes<'_> {
             ipv6_prefix,
             consumer: None,
             body: None,
+            descriptor: &[],
         }
     }
 
@@ -259,8 +263,7 @@ impl RequestAttributes<'_> {
     ) -> T {
         let captures = OnceCell::new();
         let param = |name: &str| {
-            let captures =
-                captures.get_or_init(|| route.edits.pattern.captures(self.routed_path()));
+            let captures = captures.get_or_init(|| route.captures(self.routed_path()));
             captures.iter().find(|(param, _)| *param == name).map(|(_, value)| *value)
         };
         let SubjectDetails { consumer, body } = details;

@@ -331,6 +331,11 @@ impl Reloader {
         let changed = [
             // Only the addresses: a connection gets the other rules of its listener when it is accepted.
             ("listen", addresses(old) != addresses(new)),
+            (
+                "rate_limit_service",
+                old.rate_limit_service.as_ref().map(|own| own.address)
+                    != new.rate_limit_service.as_ref().map(|own| own.address),
+            ),
             ("workers", old.workers != new.workers),
             ("admin", old.admin != new.admin),
             ("access_log", old.access_log != new.access_log),
@@ -357,7 +362,7 @@ impl Reloader {
         // The filters keep their initial size.
         let changed = changed.chain([("throttle.max_active", is_uncountable)]);
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
-            let expected = if key == "listen" {
+            let expected = if matches!(key, "listen" | "rate_limit_service") {
                 "the addresses that the gateway was started with; an upgrade (SIGUSR2) or a restart changes them"
             } else {
                 "the value that the gateway was started with; an upgrade (SIGUSR2) or a restart changes it"

@@ -37,7 +37,7 @@ use http::StatusCode;
 pub use self::{
     accept::ErrorForm,
     cors::write_cors_fields,
-    grpc::{GRPC_HTTP_STATUS, grpc_refusal, is_grpc},
+    grpc::{GRPC_HTTP_STATUS, grpc_failure, grpc_refusal},
     limit_report::LimitReport,
     problem::problem,
     quota_status::{StatusReport, quota_status},
@@ -52,7 +52,7 @@ use crate::{
     error::GatewayError,
     http1::{Fields, is_same_name},
     limit::Decision,
-    plan::LocalAnswer,
+    plan::{LocalAnswer, QuestionForm},
     snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
     throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
@@ -352,6 +352,15 @@ fn body_values<'a>(
         _ => String::new(),
     };
     BodyValues { retry_after: refused_retry_after(error, limits), limit }
+}
+
+/// The answer to a proxy that asks about an admitted request, with these fields.
+pub fn decision_reply(form: QuestionForm, fields: Fields) -> LocalReply {
+    let status = match form {
+        QuestionForm::Fields => StatusCode::NO_CONTENT,
+        QuestionForm::Path | QuestionForm::Check => StatusCode::OK,
+    };
+    LocalReply { status, fields, body: Bytes::new() }
 }
 
 /// The response that redirects a client to `location`.

@@ -149,6 +149,8 @@ pub struct Server {
     /// The addresses for clients, in the configuration's order, with the ports that the system
     /// chose.
     pub addresses: Vec<SocketAddr>,
+    /// The address of the rate limit service, if there is one.
+    pub rate_limit_service: Option<SocketAddr>,
     /// The address of the admin API, if there is one.
     pub admin: Option<BoundAddress>,
     /// The state that all threads share.

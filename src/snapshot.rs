@@ -17,7 +17,9 @@
 //! | `policy` | [`LimitPolicy`]: a compiled limit with its key, cost, tiers, refunds and candidate |
 //! | `settled_cost`, `inspection` | costs that are settled when a response ends; what limits read of a request's body |
 //! | `charge_error` | [`ChargePlanError`]: why a request cannot be charged |
+//! | `rate_limit_service` | [`RateLimitService`]: the domains whose limits apply to descriptors |
 //! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
+//! | `decide` | [`DecideRules`]: a route's `decide` |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
 //! | `notes`, `caller_notes`, `bypass_notes`, `auth_notes` | notes on valid settings that are rarely intended |
 //! | `files` | checks of the files that a configuration names |
@@ -53,6 +55,7 @@ mod compile;
 mod compress;
 mod consumers;
 mod cors;
+mod decide;
 mod error_bodies;
 mod files;
 mod forward_auth;
@@ -69,6 +72,7 @@ mod parts;
 mod plans;
 mod policy;
 mod quota;
+mod rate_limit_service;
 mod redirect;
 mod reserve;
 mod route_edits;
@@ -94,6 +98,7 @@ pub use self::certificates::CertificateUse;
 pub use self::charge_error::ChargePlanError;
 pub use self::consumers::{ConsumerSource, ConsumersFile};
 pub use self::cors::{CorsPolicy, EXPOSED_HEADERS};
+pub use self::decide::{DecideRules, Doors, RefusalStatus};
 pub use self::error_bodies::{BodyValues, ErrorBodies, ErrorBody, escape_markup};
 pub use self::inspection::Inspection;
 pub use self::load::LoadError;
@@ -103,9 +108,13 @@ pub use self::origins::OriginMatcher;
 pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
     ChargeContext, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier, PlannedCharge,
-    PlannedCharges, QuotaChoice, Refunds, Tier, TierMatch,
+    PlannedCharges, QuotaChoice, Refunds, RequestedLimit, Tier, TierMatch,
 };
 pub use self::quota::QuotaShape;
+pub use self::rate_limit_service::{
+    DescriptorRule, HitAct, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
+    UnreadableCall,
+};
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};
 pub use self::traces::TraceRules;
 
@@ -130,6 +139,8 @@ pub struct Snapshot {
     pub table: RouteTable,
     /// The routes, in the configuration's order.
     pub routes: Vec<Arc<Route>>,
+    /// The `decide` routes among them; `None` without any.
+    pub doors: Option<Doors>,
     /// The limits, by their `index`.
     pub limits: Vec<Arc<LimitPolicy>>,
     /// The upstreams, in the configuration's order.
@@ -144,6 +155,8 @@ pub struct Snapshot {
     pub listeners: Vec<Arc<ListenerRules>>,
     /// The certificates of the admin listener; `None` without TLS.
     pub admin_tls: Option<Arc<ServerCertificates>>,
+    /// Envoy's rate limit service; `None` without one.
+    pub rate_limit_service: Option<RateLimitService>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
     /// Sampling, and the destination of spans; `None`: no traces.
@@ -281,6 +294,8 @@ pub enum Action {
     Redirect(Redirect),
     /// The gateway, with a fixed response.
     Respond(FixedResponse),
+    /// The gateway, with its decision on a request that another proxy asks about.
+    Decide(DecideRules),
 }
 
 /// A redirect of clients.
@@ -310,6 +325,19 @@ pub struct RouteDetails {
 }
 
 impl Route {
+    /// How it answers proxies that ask for decisions; `None` for another route.
+    pub fn decide(&self) -> Option<&DecideRules> {
+        match &self.action {
+            Action::Decide(rules) => Some(rules),
+            _ => None,
+        }
+    }
+
+    /// The values of the path's parameters. None on a `decide` route: `path` is that of the asked request.
+    pub fn captures<'p>(&'p self, path: &'p str) -> SmallVec<[(&'p str, &'p str); 4]> {
+        if self.decide().is_some() { SmallVec::new() } else { self.edits.pattern.captures(path) }
+    }
+
     /// True if `Location` in responses is translated back, because the upstream sees another path or host.
     pub fn restores_location(&self) -> bool {
         self.strip_prefix.is_some() || self.edits.host != HostRule::Preserve

@@ -48,10 +48,19 @@ const WARNING_INTERVAL: u64 = 1000;
 /// A listener for clients.
 #[derive(Debug)]
 pub struct ClientListener {
-    /// Its index in the configuration.
-    pub index: usize,
+    /// Which of the configuration's it is.
+    pub id: ListenerId,
     /// The socket, nonblocking.
     pub socket: std::net::TcpListener,
+}
+
+/// A listener of the configuration.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ListenerId {
+    /// The one with this index in `listen`.
+    Client(usize),
+    /// That of the rate limit service.
+    RateLimitService,
 }
 
 /// When and how a worker stops.
@@ -97,9 +106,9 @@ fn serve(
     let served = runtime.block_on(async move {
         let worker = Rc::new(Worker::new(shared, shutdown));
         let mut accepting = Vec::new();
-        for ClientListener { index, socket } in listeners {
+        for ClientListener { id, socket } in listeners {
             let listener = TcpListener::from_std(socket)?;
-            let origin = ConnectionOrigin { listener: index, address: listener.local_addr()? };
+            let origin = ConnectionOrigin { listener: id, address: listener.local_addr()? };
             accepting.push(tokio::task::spawn_local(worker.clone().accept(origin, listener)));
         }
         worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
@@ -135,8 +144,7 @@ fn serve(
 /// The listener that accepted a connection.
 #[derive(Clone, Copy)]
 struct ConnectionOrigin {
-    /// Its index in the configuration.
-    listener: usize,
+    listener: ListenerId,
     address: SocketAddr,
 }
 

@@ -43,6 +43,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         ipv6_prefix: 64,
         consumer: None,
         body: None,
+        descriptor: &[],
     };
     let parts = [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];
     let plan = KeyPlan(parts.to_vec());

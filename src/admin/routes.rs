@@ -75,5 +75,6 @@ fn describe_action(action: &Action) -> (&'static str, Option<Box<str>>) {
         Action::Status(_) => ("status", None),
         Action::Redirect(_) => ("redirect", None),
         Action::Respond(_) => ("respond", None),
+        Action::Decide(_) => ("decide", None),
     }
 }

@@ -82,7 +82,11 @@ fn print_summary(
         let redirect =
             route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, mask_url(&to.to)));
         let respond = route.respond.as_ref().map(|fixed| fixed.status.0.to_string());
-        let actions = [route.upstream.clone(), status, redirect, respond];
+        let decide = route.decide.as_ref().map(|decide| match decide.refuse_status.0 {
+            403 => "a decision, refusals as 403".to_owned(),
+            _ => "a decision".to_owned(),
+        });
+        let actions = [route.upstream.clone(), status, redirect, respond, decide];
         let action = actions.into_iter().flatten().next().unwrap_or_default();
         let conditions = route_conditions(&route.matches);
         let line = format!("{name}: {methods} {host}{path}{conditions} -> {action} ({limits})");

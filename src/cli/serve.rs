@@ -91,7 +91,8 @@ fn run_until_signal(
     let admin = server.admin.as_ref().map(ToString::to_string);
     let listen = listen.join(", ");
     let pid = std::process::id();
-    tracing::info!(%config, listen, admin, pid, "serving");
+    let rate_limit_service = server.rate_limit_service.map(|address| address.to_string());
+    tracing::info!(%config, listen, admin, rate_limit_service, pid, "serving");
     addresses::print(&server);
     let notifier = Notifier::new(&**env);
     match predecessor.map(Predecessor::report_ready) {

@@ -444,6 +444,9 @@ routes:
   - {name: some, match: {path: /a, headers: {x-v: '2', x-old: false}, query: {q: true}, weight: 5}, upstream: app}
   - {name: moved, match: {path: /b}, redirect: {to: '/c?{query}'}}
   - {name: off, match: {path: /d, weight: 0}, respond: {status: 503}}
+  - {name: asked, match: {path: /e}, decide: {}}
+  - {name: nginx, match: {path: /f}, decide: {refuse_status: 403}}
+client: {trusted_proxies: [127.0.0.1/32]}
 ",
     );
     let (exit, printed) = output(&["check", "-c", &path]);
@@ -453,6 +456,8 @@ routes:
         "  some: any */a [no header x-old, header x-v: 2, query q, 5 % of callers] -> app (no limit)",
         "  moved: any */b -> 308 /c?{query} (no limit)",
         "  off: any */d [0 % of callers] -> 503 (no limit)",
+        "  asked: any */e -> a decision (no limit)",
+        "  nginx: any */f -> a decision, refusals as 403 (no limit)",
     ] {
         assert!(printed.lines().any(|printed| printed == line), "{line}:\n{printed}");
     }

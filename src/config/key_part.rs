@@ -5,8 +5,8 @@ use super::suggest::suggest;
 use crate::identity::KeyPart;
 
 impl ScalarValue for KeyPart {
-    const EXPECTED: &'static str = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, query:NAME or json:PATH";
-    const PATTERN: &'static str = "^(client_ip|token|consumer|plan|host|method|route|path|(path|query|claim):.+|json:[^\\s\"]+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
+    const EXPECTED: &'static str = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, query:NAME, json:PATH or descriptor:NAME";
+    const PATTERN: &'static str = "^(client_ip|token|consumer|plan|host|method|route|path|(path|query|claim|descriptor):.+|json:[^\\s\"]+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
     const EXAMPLE: &'static str = "client_ip";
 
     fn parse(text: &str) -> Option<Self> {
@@ -25,6 +25,7 @@ impl ScalarValue for KeyPart {
             Some(("path", name)) if !name.is_empty() => Self::PathParam(name.to_owned()),
             Some(("query", name)) if !name.is_empty() => Self::Query(name.to_owned()),
             Some(("claim", name)) if !name.is_empty() => Self::Claim(name.to_owned()),
+            Some(("descriptor", name)) if !name.is_empty() => Self::Descriptor(name.to_owned()),
             Some(("json", path)) => Self::Json(path.parse().ok()?),
             Some(("header", name)) => Self::Header(name.parse().ok()?),
             Some(("cookie", name)) if is_token(name) => Self::Cookie(name.to_owned()),
@@ -38,7 +39,7 @@ impl ScalarValue for KeyPart {
 }
 
 /// Other names for the parts, such as those of other gateways, each with ours.
-const OTHER_WORDS: [(&str, &str); 21] = [
+const OTHER_WORDS: [(&str, &str); 22] = [
     ("ip", "client_ip"),
     ("address", "client_ip"),
     ("client", "client_ip"),
@@ -60,13 +61,14 @@ const OTHER_WORDS: [(&str, &str); 21] = [
     ("args", "query"),
     ("claims", "claim"),
     ("body", "json"),
+    ("entry", "descriptor"),
 ];
 
 /// The part that an invalid `text` probably means.
 fn meant(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase().replace('-', "_");
     let parts = ["client_ip", "token", "consumer", "plan", "host", "method", "route", "path"];
-    let kinds = ["header", "cookie", "query", "path", "claim", "json"];
+    let kinds = ["header", "cookie", "query", "path", "claim", "json", "descriptor"];
     let other = |word: &str| {
         let found = OTHER_WORDS.iter().find(|(other, _)| *other == word);
         found.map(|(_, part)| *part)

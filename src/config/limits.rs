@@ -97,7 +97,7 @@ impl LimitConfig {
     const DEFAULT_RESOLUTION: u32 = 6;
 
     /// A limit of `quota` per `window`, with the defaults of all other keys.
-    pub(super) fn new(quota: u64, window: WindowConfig) -> Self {
+    pub fn new(quota: u64, window: WindowConfig) -> Self {
         Self {
             algorithm: AlgorithmConfig::default(),
             quota,

@@ -1,4 +1,4 @@
-//! Parts of a route: matched values, redirects, and changes of headers and `Host`.
+//! Parts of a route: matched values, redirects, decisions, and changes of headers and `Host`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,6 +26,21 @@ pub struct RedirectConfig {
 impl RedirectConfig {
     fn default_status() -> Status {
         Status(308)
+    }
+}
+
+/// Answers to other proxies that ask if they may forward a request.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecideConfig {
+    /// Status of a refusal: 429 leaves every refusal its own status; 403 replaces every status but 401 by 403, with the
+    /// own one in `X-Tidegate-Status`, for proxies such as nginx that accept no other.
+    pub refuse_status: Status,
+}
+
+impl Default for DecideConfig {
+    fn default() -> Self {
+        Self { refuse_status: Status(429) }
     }
 }
 

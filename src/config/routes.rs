@@ -11,7 +11,7 @@ use super::cors::Cors;
 use super::error_bodies::ErrorBodyConfig;
 use super::method::Method;
 use super::mirror::MirrorConfig;
-use super::route_actions::{HostHeader, MatchValue, RedirectConfig, RouteHeaders};
+use super::route_actions::{DecideConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders};
 use super::units::{Cidr, Size, TimeoutConfig};
 use super::upstreams::FixedResponseConfig;
 
@@ -27,7 +27,7 @@ pub struct RouteConfig {
     #[serde(default, rename = "match")]
     pub matches: RouteMatch,
     /// Name of the upstream that requests are sent to. A route has exactly one of `upstream`, `redirect`,
-    /// `respond` and `status`. Default: none.
+    /// `respond`, `status` and `decide`. Default: none.
     pub upstream: Option<String>,
     /// Redirect clients to another URL.
     pub redirect: Option<RedirectConfig>,
@@ -36,6 +36,10 @@ pub struct RouteConfig {
     /// Names of limits. The gateway itself answers with their state for the caller, as JSON; they are not
     /// charged. Default: none.
     pub status: Option<Vec<String>>,
+    /// Answer another proxy, which asks before it forwards a request: 204, or the refusal. The route's `auth` and
+    /// `limits`, and the methods, headers and query parameters of its `match`, apply to the request that is asked
+    /// about. `{}` takes all defaults.
+    pub decide: Option<DecideConfig>,
     /// Names of the limits that requests are charged to. All must admit a request; a refused request is
     /// charged to none.
     #[serde(default)]

@@ -64,7 +64,7 @@ const ONE_OF: [(&str, &[&str]); 6] = [
     ("AuthMethodConfig", &["api_key", "basic", "certificate", "forward", "jwt"]),
     ("JwtConfig", &["jwks", "secret"]),
     ("UpstreamConfig", &["targets", "respond"]),
-    ("RouteConfig", &["upstream", "redirect", "respond", "status"]),
+    ("RouteConfig", &["upstream", "redirect", "respond", "status", "decide"]),
     ("ErrorBodyConfig", &["file", "body"]),
     ("Redis", &["shards", "cluster", "sentinel"]),
 ];
@@ -180,11 +180,15 @@ fn tighten_texts(definitions: &mut Value) {
     }
     definitions["Compress"]["properties"]["types"]["items"]["pattern"] =
         "^[^\\s/;,*]+/([^\\s/;,*]+|\\*)$".into();
-    let status = json!({"type": "integer", "enum": [301, 302, 303, 307, 308]});
-    let redirect = &mut definitions["RedirectConfig"]["properties"]["status"];
-    let kept = ["default", "description"].map(|key| (key.to_owned(), redirect[key].clone()));
-    *redirect = status;
-    redirect.as_object_mut().into_iter().for_each(|redirect| redirect.extend(kept.clone()));
+    for (definition, key, statuses) in [
+        ("RedirectConfig", "status", &[301, 302, 303, 307, 308][..]),
+        ("DecideConfig", "refuse_status", &[403, 429]),
+    ] {
+        let status = &mut definitions[definition]["properties"][key];
+        let kept = ["default", "description"].map(|key| (key.to_owned(), status[key].clone()));
+        *status = json!({"type": "integer", "enum": statuses});
+        status.as_object_mut().into_iter().for_each(|status| status.extend(kept.clone()));
+    }
 }
 
 fn host_pattern() -> String {

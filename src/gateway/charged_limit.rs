@@ -46,7 +46,7 @@ pub(super) fn reports(limits: &[ChargedLimit]) -> impl Iterator<Item = LimitRepo
 
 impl ChargedLimit {
     /// The limit of the planned charge `planned`, not charged yet. `rules` are the limits of the route.
-    fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
+    pub(super) fn new(rules: &[Rc<LimitRule>], planned: &PlannedCharge) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(planned.limit_index))?);
         let PlannedCharge { key, cost, billing_day, .. } = *planned;
         let quota = planned.quota.clone();
@@ -106,7 +106,7 @@ impl ChargedLimit {
     }
 
     /// The limit and its outcome, for the response.
-    fn report(&self) -> LimitReport<'_> {
+    pub(super) fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
@@ -140,6 +140,11 @@ impl ChargedLimit {
         let decided = self.made_charge()?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
         Some(self.correction(change, decided.source))
+    }
+
+    /// The correction that gives back the cost, of charges that are not known.
+    pub(super) fn release(&self) -> Correction {
+        self.correction(Change::Release { cost: self.cost }, DecisionSource::Store)
     }
 
     /// The cost of the limit, if it is settled when the response ends.

@@ -27,10 +27,10 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Charges whose verdict has not reached their request yet. If this is dropped before `refunds` is
 /// cleared, the request is gone, and the charges are refunded.
-struct UndeliveredCharge {
-    background: Rc<Background>,
+pub(super) struct UndeliveredCharge {
+    pub(super) background: Rc<Background>,
     /// Cleared on delivery.
-    refunds: SmallVec<[Correction; 2]>,
+    pub(super) refunds: SmallVec<[Correction; 2]>,
 }
 
 impl Drop for UndeliveredCharge {
@@ -84,8 +84,8 @@ impl Gateway {
             }
             return Admission::Admitted;
         }
-        self.count_refused_callers(request, limits);
-        request.ledger.refused_by = refusing(limits);
+        self.count_refused_callers(request, limits.iter());
+        request.ledger.refused_by = refusing(limits.iter());
         if limits.iter().any(ChargedLimit::is_blocked) {
             Admission::Blocked
         } else {
@@ -94,10 +94,14 @@ impl Gateway {
     }
 
     /// Counts the caller under each enforced limit that refused.
-    fn count_refused_callers(&self, request: &RequestContext, limits: &[ChargedLimit]) {
+    pub(super) fn count_refused_callers<'l>(
+        &self,
+        request: &RequestContext,
+        limits: impl Iterator<Item = &'l ChargedLimit>,
+    ) {
         let consumer = request.ledger.consumer().map(|consumer| consumer.name);
         let now = self.shared.clock.now();
-        for limit in limits.iter().filter(|charged| charged.limit().enforce) {
+        for limit in limits.filter(|charged| charged.limit().enforce) {
             if limit.outcome.refused().is_some() {
                 let consumer = consumer.filter(|_| limit.counts_consumers());
                 let name = limit.limit().name();
@@ -212,8 +216,10 @@ impl Ledger {
 }
 
 /// The enforced limits that refused, the one with the longest wait last.
-fn refusing(limits: &[ChargedLimit]) -> SmallVec<[Arc<Limit>; 1]> {
-    let enforced = limits.iter().filter(|charged| charged.limit().enforce);
+pub(super) fn refusing<'l>(
+    limits: impl Iterator<Item = &'l ChargedLimit>,
+) -> SmallVec<[Arc<Limit>; 1]> {
+    let enforced = limits.filter(|charged| charged.limit().enforce);
     let refused = enforced.filter_map(|charged| {
         // Without a retry time, no wait helps: sort the limit last.
         let retry_at = charged.outcome.refused()?.decision.retry_at.unwrap_or(StoreTime::MAX);

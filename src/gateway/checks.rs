@@ -15,8 +15,8 @@ use crate::{
     identity::Caller,
     limit::Admission,
     plan::{
-        BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource,
-        RequestView, RoutePlan, decide, refused_admission,
+        AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision,
+        RequestSource, RequestView, RoutePlan, decide, refused_admission,
     },
     respond::LocalReply,
     snapshot::OverridesAt,
@@ -77,12 +77,13 @@ impl Gateway {
             throttle_secret: self.throttle_secret,
             overrides: self.overrides(),
             body: BodyAccess::Deferred,
+            asked: AskedSource::Question,
         }
     }
 
     /// The overrides that apply now; `None` if there are none.
     #[inline]
-    fn overrides(&self) -> Option<OverridesAt> {
+    pub(super) fn overrides(&self) -> Option<OverridesAt> {
         let table = self.shared.overrides.table()?;
         Some(OverridesAt { table, now: self.shared.clock.store_time() })
     }
@@ -101,13 +102,26 @@ impl Gateway {
             NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(answer, request))),
             NextStep::Refuse(refusal) => {
                 self.count_caller(refusal.caller.as_ref());
+                if matches!(refusal.error, GatewayError::UntrustedAsker) {
+                    self.warn_of_asker(peer);
+                }
                 // Nothing reads the refusal after this, so any error may take the place of its own.
                 Err(std::mem::replace(&mut refusal.error, GatewayError::NoRoute))
             }
+            // It was read, and what follows took its place.
+            NextStep::ReadCheck(_) => Err(GatewayError::NoRoute),
             NextStep::Proceed(plan) => self.enter_route(peer, request, plan),
         };
         record_admission(request, &checked);
         checked
+    }
+
+    #[cold]
+    fn warn_of_asker(&self, peer: &Peer) {
+        self.warn(|| {
+            let peer = peer.address;
+            tracing::warn!(%peer, "refused to decide for a peer that is not in `client.trusted_proxies`");
+        });
     }
 
     /// Goes on with a request whose sender was not known without a wait.

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use http::Method;
+
 use super::{
     activity::ActivityGuard,
     concurrency_lease::ConcurrencyPermits,
@@ -13,7 +15,7 @@ use super::{
 use crate::{
     client_usage::{ClientHandle, RequestInFlight},
     http1::{FieldSink, Fields, RequestHead},
-    plan::RoutedRequest,
+    plan::{AskedRequest, QuestionForm, RoutedRequest},
     respond::HeaderReader,
     snapshot::CorsPolicy,
     transport::ClientStream,
@@ -22,7 +24,11 @@ use crate::{
 
 /// A valid request. Dropping it releases what it holds, counts it and logs it, even if the client goes away early.
 pub struct RequestContext {
+    /// Its head; on a `decide` route, that of the request that is asked about, with the version and the connection of
+    /// the question.
     pub(super) head: Box<RequestHead>,
+    /// The question of the proxy that asks about it, on a `decide` route.
+    pub(super) question: Option<AskedBy>,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     pub(super) client: Rc<dyn ClientStream>,
@@ -36,6 +42,13 @@ pub struct RequestContext {
     pub(super) ledger: Ledger,
 }
 
+/// The question of a proxy that asks about a request.
+pub(super) struct AskedBy {
+    /// Its method.
+    pub(super) method: Method,
+    pub(super) form: QuestionForm,
+}
+
 /// What a request holds until its response ends.
 #[derive(Default)]
 pub(super) struct Held {
@@ -46,6 +59,8 @@ pub(super) struct Held {
     pub(super) permits: Option<ConcurrencyPermits>,
     /// Settles the costs that are known when the response ends.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// The trailers of the gateway's own response: the status of a gRPC call.
+    pub(super) trailers: Option<Box<Fields>>,
 }
 
 /// Bytes that are not a valid request, or a head that did not arrive in time. Dropping it counts and logs it.
@@ -72,6 +87,22 @@ pub(super) struct Forwarding<'c> {
 }
 
 impl RequestContext {
+    /// Makes this request the one that it asks about.
+    pub(super) fn ask_about(&mut self, asked: AskedRequest) {
+        let AskedRequest { described, form } = asked;
+        if form == QuestionForm::Check {
+            // The method of the question is known already.
+            self.head.retarget(described);
+            return;
+        }
+        self.question = Some(AskedBy { method: self.head.retarget(described), form });
+    }
+
+    /// The method of the request that the response answers.
+    pub(super) fn answered_method(&self) -> &Method {
+        self.question.as_ref().map_or(&self.head.method, |question| &question.method)
+    }
+
     pub(super) fn rules(&self) -> &WorkerRules {
         &self.ledger.rules
     }
@@ -165,10 +196,13 @@ impl AnsweredRequest {
         }
     }
 
-    /// The gateway's trailers for a response whose last byte was read: the state of its limits after their costs are
-    /// settled. `None` if the response has none.
+    /// The gateway's trailers for a response whose last byte was read: the status of a gRPC call, or the state of its
+    /// limits after their costs are settled. `None` if the response has none.
     pub fn settled_trailers(&mut self) -> Option<Fields> {
         let Self::Valid(request) = self else { return None };
+        if let Some(own) = request.held.trailers.take() {
+            return Some(*own);
+        }
         let settlement = request.held.settlement.as_mut()?;
         let families = request.ledger.rules.snapshot.headers;
         let all = settlement.trailers(request.ledger.totals(), families)?;

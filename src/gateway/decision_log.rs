@@ -32,7 +32,7 @@ fn log_all(ledger: &Ledger, facts: &RequestEndFacts<'_>, limits: &[ChargedLimit]
         method = head.map_or("", |head| head.method.as_str()),
         host = &*head.map(|head| plan::host(&head.fields)).unwrap_or_default(),
         path = &*String::from_utf8_lossy(facts.path),
-        route = ledger.route.as_ref().map_or("", |route| &*route.settings.name),
+        route = ledger.route_name(),
         limits = ledger.admission.label(),
         delay_ms = ledger.delay.get().as_millis() as u64,
         upstream = ledger.server(),

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{GatewayError, ServiceReply},
+    grpc,
     http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply},
     trace::ReceivedContext,
@@ -60,7 +61,8 @@ impl Gateway {
         limits: &[ChargedLimit],
         draft: DraftResponse,
     ) -> Response {
-        let (status, sent_status) = (draft.status(), draft.sent_status());
+        let (status, mut sent_status) = (draft.status(), draft.sent_status());
+        let answers_check = request.is_check() && !matches!(draft, DraftResponse::GrpcRefusal(_));
         let mut suppressed = respond::SuppressedHeaders::default();
         let (mut upstream, mut fields, mut content) = match draft {
             DraftResponse::Local(reply) | DraftResponse::GrpcRefusal(reply) => {
@@ -94,6 +96,14 @@ impl Gateway {
             && let Some(settlement) = &mut request.held.settlement
         {
             settlement.report_in_trailers(limits);
+        }
+        sent_status = request.status_for_asker(sent_status, &mut fields);
+        if let Content::Whole(body) = &content
+            && answers_check
+        {
+            let reply = request.answer_check(sent_status, &fields, body);
+            (sent_status, fields) = (reply.status, reply.fields);
+            content = Content::Whole(reply.body);
         }
         if let Some(policy) = request.cors() {
             // The upstream's own CORS fields are removed.
@@ -149,9 +159,14 @@ pub(super) fn refusal(
 ) -> DraftResponse {
     let head = &*request.head;
     // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
+    // Nor for a proxy that asks about a gRPC call: it would take the status for an admission.
     let is_grpc = head.version == Version::Http2
-        && respond::is_grpc(&head.fields)
+        && grpc::is_grpc(&head.fields)
+        && !request.is_question()
         && !is_extended_connect(head);
+    if let GatewayError::UnreadableCheck(error) = &error {
+        return DraftResponse::GrpcRefusal(respond::grpc_failure(error));
+    }
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
     } else if let GatewayError::RefusedByService(answer) = error {

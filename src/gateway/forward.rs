@@ -12,6 +12,7 @@ use super::{
 use crate::{
     balance::TargetKey,
     error::GatewayError,
+    grpc,
     http1::{BodyLength, Fields, upgrade::requested_protocol},
     metrics::UpstreamCounters,
     plan::RoutedRequest,
@@ -202,7 +203,7 @@ fn buffered_upload(
         client: request.usage.address(),
         max_body: route.settings.max_body,
         pacing: servers.bounds.pacing,
-        is_streaming: respond::is_grpc(&head.fields),
+        is_streaming: grpc::is_grpc(&head.fields),
     };
     Some(BufferedUpload::new(Rc::clone(client), settings))
 }

@@ -9,7 +9,7 @@ use super::{
     charged_costs::ChargedCosts,
     request_id::RequestId,
     request_trace::RequestTracing,
-    rules::{WorkerRoute, WorkerRules},
+    rules::{WorkerDomain, WorkerRoute, WorkerRules},
     settlement::{ResponseTotals, Settlement},
 };
 use crate::{
@@ -50,6 +50,8 @@ pub struct Ledger {
     pub(super) rules: Rc<WorkerRules>,
     /// `None` if no route was found.
     pub(super) route: Option<Rc<WorkerRoute>>,
+    /// The domain of a call to the rate limit service.
+    pub(super) domain: Option<Rc<WorkerDomain>>,
     pub(super) request_id: RequestId,
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
@@ -113,6 +115,7 @@ impl Ledger {
         Self {
             rules,
             route: None,
+            domain: None,
             request_id,
             client_ip,
             token_hash: TokenHash::Unread,
@@ -133,9 +136,21 @@ impl Ledger {
         }
     }
 
-    /// The counters of the route, or those of requests without one.
+    /// The counters of the route or the domain, or those of requests without one.
     pub(super) fn counters(&self) -> &RouteCounters {
-        self.route.as_ref().map_or(&self.rules.unrouted, |route| &route.counters)
+        match (&self.route, &self.domain) {
+            (Some(route), _) => &route.counters,
+            (None, Some(domain)) => &domain.counters,
+            (None, None) => &self.rules.unrouted,
+        }
+    }
+
+    /// The name of the route, or the label of the domain; empty without both.
+    pub(super) fn route_name(&self) -> &str {
+        match (&self.route, &self.domain) {
+            (Some(route), _) => &route.settings.name,
+            (None, domain) => domain.as_ref().map_or("", |domain| &*domain.settings.label),
+        }
     }
 
     /// Records and counts the response's status. Called before the client can read the response, so
@@ -331,7 +346,7 @@ impl Ledger {
             host: &host,
             path: facts.path,
             protocol: head.map_or("", |head| head.version.protocol()),
-            route: self.route.as_ref().map_or("", |route| &*route.settings.name),
+            route: self.route_name(),
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
             bytes: self.bytes_sent,
             received: self.tunnel.as_ref().map(|tunnel| tunnel.bytes_received),

@@ -26,10 +26,10 @@ use crate::{
     clock::CoarseClock,
     connection_state::{ClientTimeouts, StateCell},
     error::GatewayError,
+    grpc,
     http1::{BodyEncoder, BodyLength, Fields},
     metrics::{MirrorOutcome, RouteCounters},
     mix::SplitMix,
-    respond,
     snapshot::Mirror,
     transport::{BodyError, ClientStream, ClientStreamLayer},
     upstream::{
@@ -126,7 +126,7 @@ impl Gateway {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
         let AdmittedRequest { route, plan } = admitted;
         let (head, Some(balancer)) = (&request.head, &route.mirror) else { return Ok(None) };
-        if self.mirrors.draw(100) >= u64::from(mirror.share) || respond::is_grpc(&head.fields) {
+        if self.mirrors.draw(100) >= u64::from(mirror.share) || grpc::is_grpc(&head.fields) {
             return Ok(None);
         }
         let mut outcome = CountedOutcome::new(route);

@@ -49,7 +49,10 @@ impl<'a> StatusCharge<'a> {
         let limit = limits.get(usize::from(planned.limit_index))?.limit_of(planned);
         let applied = match &planned.quota {
             QuotaChoice::Override(applied) => Some(&*applied.own),
-            QuotaChoice::Own | QuotaChoice::Tier(_) | QuotaChoice::Plan(_) => None,
+            QuotaChoice::Own
+            | QuotaChoice::Tier(_)
+            | QuotaChoice::Plan(_)
+            | QuotaChoice::Requested(_) => None,
         };
         Some(Self { charge: Charge { limit, key: planned.key, cost: planned.cost }, applied })
     }

@@ -121,8 +121,10 @@ impl Response {
 
     /// The request's method and version; `GET` and HTTP/1.1 if it was malformed.
     pub fn method_and_version(&self) -> (Method, Version) {
-        let head = self.request.valid().map(|request| &request.head);
-        head.map_or((Method::GET, Version::Http11), |head| (head.method.clone(), head.version))
+        let request = self.request.valid();
+        request.map_or((Method::GET, Version::Http11), |request| {
+            (request.answered_method().clone(), request.head.version)
+        })
     }
 }
 

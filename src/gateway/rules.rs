@@ -18,7 +18,7 @@ use crate::{
     identity::CredentialSource,
     metrics::{LimitCounters, PlanCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     route::ValueSource,
-    snapshot::{Action, LimitPolicy, Route, Snapshot, counted_headers},
+    snapshot::{Action, LimitPolicy, RateLimitDomain, Route, Snapshot, counted_headers},
     template::HeaderRules,
     upstream::{LoadBalancer, PoolTable, ProtectedHeaders, UpstreamKind},
 };
@@ -30,6 +30,8 @@ pub(super) struct WorkerRules {
     pub(super) routes: Vec<Rc<WorkerRoute>>,
     /// The counters of requests without a route.
     pub(super) unrouted: Arc<CachePadded<RouteCounters>>,
+    /// The domains of the rate limit service, by name.
+    domains: HashMap<Box<str>, Rc<WorkerDomain>, RandomState>,
     /// The counters of each plan, by its name.
     plans: HashMap<Box<str>, Arc<CachePadded<PlanCounters>>, RandomState>,
     /// One for each upstream with targets.
@@ -40,6 +42,14 @@ pub(super) struct WorkerRules {
 pub(super) struct LimitRule {
     pub(super) policy: Arc<LimitPolicy>,
     pub(super) counters: Arc<CachePadded<LimitCounters>>,
+}
+
+/// A domain of the rate limit service, with a worker's state for it.
+pub(super) struct WorkerDomain {
+    pub(super) settings: Arc<RateLimitDomain>,
+    pub(super) counters: Arc<CachePadded<RouteCounters>>,
+    /// In the order of the domain's limits.
+    pub(super) limits: Vec<Rc<LimitRule>>,
 }
 
 /// A route, with a worker's state for it.
@@ -124,8 +134,14 @@ impl WorkerRules {
         let routes = routes.collect();
         let plans = snapshot.plans.iter().map(|name| (name.clone(), metrics.plan(name)));
         let plans = plans.collect();
+        let service = snapshot.rate_limit_service.iter();
+        let domains = service
+            .flat_map(|service| &service.domains)
+            .map(|(name, domain)| (name.clone(), Rc::new(WorkerDomain::new(domain, metrics))));
+        let domains = domains.collect();
         let rules = Self {
             snapshot,
+            domains,
             routes,
             unrouted: metrics.route(""),
             plans,
@@ -133,6 +149,11 @@ impl WorkerRules {
         };
         rules.prune(metrics);
         rules
+    }
+
+    /// The domain of this name.
+    pub(super) fn domain(&self, name: &str) -> Option<Rc<WorkerDomain>> {
+        self.domains.get(name).map(Rc::clone)
     }
 
     /// The counters of a plan.
@@ -147,13 +168,32 @@ impl WorkerRules {
         let limits = routes.iter().flat_map(|route| {
             route.limits.iter().map(|policy| (&*route.name, policy.limit.name()))
         });
+        let domains = self.domains.values().map(|domain| &domain.settings);
+        let limits_of_domains = domains.clone().flat_map(|domain| {
+            domain.limits.iter().map(|policy| (&*domain.label, policy.limit.name()))
+        });
         let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
+        let labels = domains.map(|domain| &*domain.label);
         metrics.retain(
-            &routes.iter().map(|route| &*route.name).collect(),
-            &limits.collect(),
+            &routes.iter().map(|route| &*route.name).chain(labels).collect(),
+            &limits.chain(limits_of_domains).collect(),
             &upstreams.collect(),
         );
         metrics.retain_plans(&self.snapshot.plans.iter().map(|plan| &**plan).collect());
+    }
+}
+
+impl WorkerDomain {
+    fn new(settings: &Arc<RateLimitDomain>, metrics: &WorkerMetrics) -> Self {
+        let limits = settings.limits.iter().map(|policy| {
+            let counters = metrics.limit(&settings.label, policy.limit.name());
+            Rc::new(LimitRule { policy: Arc::clone(policy), counters })
+        });
+        Self {
+            settings: Arc::clone(settings),
+            counters: metrics.route(&settings.label),
+            limits: limits.collect(),
+        }
     }
 }
 
@@ -174,7 +214,9 @@ impl WorkerRoute {
                 counters: metrics.upstream(&upstream.name),
                 balancer: balancers[upstream.index].clone(),
             }),
-            Action::Status(_) | Action::Redirect(_) | Action::Respond(_) => None,
+            Action::Status(_) | Action::Redirect(_) | Action::Respond(_) | Action::Decide(_) => {
+                None
+            }
         };
         let mirror = settings.mirror.as_ref();
         Self {

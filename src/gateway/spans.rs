@@ -102,7 +102,10 @@ impl Ledger {
         let head = facts.head;
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
         let cut = |text: &str, max: usize| Box::from(&text[..text.floor_char_boundary(max)]);
-        let route = self.route.as_ref().map(|route| &route.settings);
+        let route = self.route.as_ref().map(|route| {
+            (route.settings.name.clone(), route.settings.edits.pattern.as_str().into())
+        });
+        let domain = || self.domain.as_ref().map(|own| (own.settings.label.clone(), "".into()));
         RequestSummary {
             method: head.map_or("", |head| head.method.as_str()).into(),
             path: cut(&String::from_utf8_lossy(facts.path), MAX_PATH),
@@ -112,7 +115,7 @@ impl Ledger {
             // Recorded only if there is an access log.
             client: self.access_logger.as_ref().map(|_| self.client_ip),
             consumer: self.consumer().map(|consumer| consumer.name.into()),
-            route: route.map(|rule| (rule.name.clone(), rule.edits.pattern.as_str().into())),
+            route: route.or_else(domain),
             status: self.status(),
             limit: self.admission.label(),
             refused_by: match self.admission {

@@ -124,6 +124,13 @@ impl Fields {
         }
     }
 
+    /// Appends bytes to the buffer that belong to no field. Returns their offset.
+    pub(super) fn keep(&mut self, bytes: &[u8]) -> usize {
+        let offset = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        offset
+    }
+
     /// Removes all fields of this name.
     pub fn remove(&mut self, name: &str) {
         while let Some(found) = self.position(name) {

@@ -70,11 +70,7 @@ impl StartLine for RequestLine {
         let end = memchr::memchr(b' ', line).ok_or(FramingError::RequestLine)?;
         let (method, rest) = (&line[..end], &line[end + 1..]);
         let space = memchr::memchr(b' ', rest).ok_or(FramingError::RequestLine)?;
-        // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on
-        // `POST`.
-        if !is_token(method) || method.iter().any(u8::is_ascii_lowercase) {
-            return Err(FramingError::RequestLine);
-        }
+        let method = parse_method(method)?;
         let version = match &rest[space + 1..] {
             b"HTTP/1.0" => Version::Http10,
             // RFC 9110, 2.5: a higher minor version is read as the highest known one.
@@ -86,10 +82,21 @@ impl StartLine for RequestLine {
             }
             _ => return Err(FramingError::RequestLine),
         };
-        let method = Method::from_bytes(method).map_err(|_| FramingError::RequestLine)?;
         let target = RequestTarget::parse(&rest[..space], end + 1, &method)?;
         Ok(Self { method, target, version })
     }
+}
+
+/// Parses a method.
+///
+/// # Errors
+/// It is no token, or has lower-case letters.
+pub(super) fn parse_method(method: &[u8]) -> Result<Method, FramingError> {
+    // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on `POST`.
+    if !is_token(method) || method.iter().any(u8::is_ascii_lowercase) {
+        return Err(FramingError::RequestLine);
+    }
+    Method::from_bytes(method).map_err(|_| FramingError::RequestLine)
 }
 
 impl StartLine for StatusLine {

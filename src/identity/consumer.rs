@@ -23,6 +23,12 @@ impl<'c> Consumer<'c> {
         Self { name, plan, billing_day: None, claims: None }
     }
 
+    /// The header fields by which the gateway passes it on, with their values.
+    pub fn fields(self) -> impl Iterator<Item = (&'static str, &'c str)> {
+        let fields = [("x-consumer-name", Some(self.name)), ("x-consumer-plan", self.plan)];
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+
     /// The claim called `name`.
     pub fn claim(&self, name: &str) -> Option<&'c str> {
         self.claims?.get(name)

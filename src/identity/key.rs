@@ -13,6 +13,7 @@ use super::{
     canonical::{canonical_path_param, strip_matrix_params, trim},
     client::{ClientAddress, mask_address},
     consumer::Consumer,
+    descriptor::{self, DescriptorEntry},
     extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{CredentialSource, Token, header_token, token},
 };
@@ -53,6 +54,8 @@ pub enum KeyPart {
     Claim(String),
     /// A member of the request's JSON body.
     Json(JsonPath),
+    /// An entry of a descriptor, in a call to the rate limit service.
+    Descriptor(String),
 }
 
 impl KeyPart {
@@ -73,6 +76,7 @@ impl KeyPart {
             Self::Plan => 14,
             Self::Claim(_) => 15,
             Self::Json(_) => 16,
+            Self::Descriptor(_) => DESCRIPTOR_TAG,
         }
     }
 
@@ -94,7 +98,8 @@ impl KeyPart {
             | Self::Cookie(_)
             | Self::Query(_)
             | Self::Consumer
-            | Self::Claim(_) => true,
+            | Self::Claim(_)
+            | Self::Descriptor(_) => true,
         }
     }
 
@@ -141,6 +146,9 @@ impl KeyPart {
                 Cow::Borrowed(claim.unwrap_or_default().as_bytes())
             }
             Self::Json(path) => member(subject.body, path)?,
+            Self::Descriptor(name) => {
+                Cow::Borrowed(descriptor::value_of(subject.descriptor, name).as_bytes())
+            }
         })
     }
 }
@@ -178,6 +186,8 @@ pub struct Subject<'r> {
     pub consumer: Option<Consumer<'r>>,
     /// The members of the request's JSON body, if they were read.
     pub body: Option<&'r RequestMembers>,
+    /// The entries of the descriptor, in a call to the rate limit service; else empty.
+    pub descriptor: &'r [DescriptorEntry<'r>],
 }
 
 /// The text of a member of a request's body; empty without the member.
@@ -223,6 +233,9 @@ pub(super) const SCHEME_TAG: u8 = 11;
 pub(super) const SHARE_TAG: u8 = 12;
 /// The tag of a consumer's name.
 pub(super) const CONSUMER_TAG: u8 = 13;
+/// The tags of the value and the name of an entry of a descriptor.
+pub(super) const DESCRIPTOR_TAG: u8 = 17;
+pub(super) const DESCRIPTOR_NAME_TAG: u8 = 18;
 
 impl KeyPlan {
     /// The key of `subject`. A missing part counts as empty. If all parts that identify a caller are empty, the
@@ -312,6 +325,11 @@ pub(super) trait PartSink {
             KeyPart::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.add_token(&token)
+            }
+            // An entry is always there, even if its value is empty: limits apply by the names of entries.
+            KeyPart::Descriptor(_) => {
+                self.add_bytes(part.tag(), &part.value(subject)?);
+                false
             }
             _ => self.add_bytes(part.tag(), &part.value(subject)?),
         })

@@ -82,6 +82,10 @@ impl KeyHasher {
                 self.add_address(part.tag(), parse_address(value)?, input.ipv6_prefix)
             }
             KeyPart::Token => self.add_token(&token(value, input.token_sources)?),
+            KeyPart::Descriptor(_) => {
+                self.add_bytes(part.tag(), value.as_bytes());
+                false
+            }
             _ => self.add_bytes(part.tag(), &part.canonical_input(value, input.token_sources)?),
         })
     }
@@ -117,7 +121,8 @@ impl KeyPart {
             | Self::Consumer
             | Self::Plan
             | Self::Claim(_)
-            | Self::Json(_) => bytes.into(),
+            | Self::Json(_)
+            | Self::Descriptor(_) => bytes.into(),
         })
     }
 }
@@ -183,6 +188,7 @@ mod tests {
             ipv6_prefix: 64,
             consumer: Some(Consumer::new("acme", Some("gold"))),
             body: None,
+            descriptor: &[],
         })
     }
 

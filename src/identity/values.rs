@@ -47,6 +47,7 @@ impl fmt::Display for KeyPart {
             Self::Plan => f.write_str("plan"),
             Self::Claim(name) => write!(f, "claim:{name}"),
             Self::Json(path) => write!(f, "json:{path}"),
+            Self::Descriptor(name) => write!(f, "descriptor:{name}"),
         }
     }
 }
@@ -80,7 +81,7 @@ fn is_secret(part: &KeyPart, sources: &[CredentialSource]) -> bool {
     match part {
         KeyPart::Token | KeyPart::Cookie(_) => true,
         KeyPart::Header(name) => is_token_source(name) || is_sensitive_name(name.as_str()),
-        KeyPart::Query(name) => is_sensitive_name(name),
+        KeyPart::Query(name) | KeyPart::Descriptor(name) => is_sensitive_name(name),
         _ => false,
     }
 }
@@ -144,6 +145,7 @@ mod tests {
             ipv6_prefix: 64,
             consumer: Some(Consumer::new("acme", Some("gold"))),
             body: None,
+            descriptor: &[],
         };
         KeyPlan(parts).display_values(&subject).unwrap()
     }

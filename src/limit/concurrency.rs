@@ -101,6 +101,19 @@ pub fn refund(
     view.decision(state, quota, 0)
 }
 
+/// Releases up to `cost` permits, those whose leases end first. `reset_at` stays.
+pub fn release(state: &mut ConcurrencyState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let mut view = ConcurrencyView::new(state, quota, now);
+    let mut left = cost;
+    while left > 0 {
+        let Some(group) = state.groups.get(view.first) else { break };
+        let ends_at = group.ends_at;
+        left -= view.release(state, ends_at, left);
+    }
+    state.check_invariants();
+    view.decision(state, quota, 0)
+}
+
 /// The first ms at which the record is equivalent to a new caller's.
 pub fn expires_at(state: &ConcurrencyState) -> StoreTime {
     state.reset_at

@@ -30,6 +30,8 @@ pub const MAX_UNITS: u64 = u32::MAX as u64;
 /// Maximum number of entries that a refund may rewrite: the refunded one and all later ones. A charge with
 /// more entries after it is not refunded; it was made at least 4 s ago.
 pub const MAX_REFUND_DEPTH: usize = 4_096;
+/// Maximum number of entries from which one correction releases units. Fewer than a block of the record in Redis has.
+const MAX_RELEASED_ENTRIES: usize = 128;
 
 /// The record of one caller under one limit. [`SlidingLogState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -79,6 +81,29 @@ pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u
     } else {
         view.decision(state, quota, cost)
     }
+}
+
+/// Refunds up to `cost` units, those of the newest entries first, of which it looks at no more than
+/// [`MAX_RELEASED_ENTRIES`]. `reset_at` stays.
+pub fn release(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+    let at = state.follow_clock(now);
+    let first = SlidingLogView::new(state, quota, at).first;
+    let (mut left, mut index) = (cost, state.entries.len());
+    for _ in 0..MAX_RELEASED_ENTRIES {
+        if left == 0 || index <= first {
+            break;
+        }
+        index -= 1;
+        let entry = state.entries[index];
+        // Nothing is charged to the newer entries any more.
+        let part = left.min(state.charged_since(entry));
+        if part > 0 {
+            let charged_at = state.entry_time(entry);
+            refund(state, quota, now, charged_at, part);
+            left -= part;
+        }
+    }
+    SlidingLogView::new(state, quota, at).decision(state, quota, 0)
 }
 
 /// Refunds up to `cost` units that were charged at `charged_at`, if the entry of that ms has not expired and

@@ -111,6 +111,28 @@ pub fn refund(
     view.decision(state, quota, 0)
 }
 
+/// Refunds up to `cost` units, those of the newest sub-windows first. `reset_at` stays.
+pub fn release(
+    state: &mut SlidingWindowState,
+    quota: &Quota,
+    now: StoreTime,
+    cost: u64,
+) -> Decision {
+    let at = follow_clock(state, quota, now);
+    let mut left = cost;
+    for age in 0..=u64::from(quota.algorithm.resolution()) {
+        let view = SlidingWindowView::new(state, quota, at);
+        let count = count_at(&state.counts, view.shift, age as usize);
+        let part = left.min(count);
+        if part > 0 {
+            refund(state, quota, now, at.minus_ms(age * view.s), part);
+            left -= part;
+        }
+    }
+    let view = SlidingWindowView::new(state, quota, at);
+    view.decision(state, quota, 0)
+}
+
 /// The first ms at which the record is equivalent to a new caller's, or up to a sub-window later: no charge
 /// counts, and `reset_at` has passed.
 pub fn expires_at(state: &SlidingWindowState, quota: &Quota) -> StoreTime {

@@ -114,10 +114,24 @@ impl AlgorithmState {
         }
     }
 
+    /// Refunds `cost` units of charges whose times are not known (see [`Change::Release`]). `reset_at` stays.
+    fn release(&mut self, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
+        match self {
+            Self::SlidingWindow(state) => sliding_window::release(state, quota, now, cost),
+            Self::SlidingLog(state) => sliding_log::release(state, quota, now, cost),
+            Self::Concurrency(state) => concurrency::release(state, quota, now, cost),
+            // Their records do not depend on when units of the current window were charged.
+            Self::FixedWindow(_) | Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Block(_) => {
+                self.refund(quota, now, now, cost)
+            }
+        }
+    }
+
     /// Changes a charge. Returns the usage after that.
     pub fn adjust(&mut self, quota: &Quota, now: StoreTime, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
+            Change::Release { cost } => self.release(quota, now, cost),
             Change::Overdraw { cost } => match self {
                 Self::Block(state) => block::count_refusals(state, quota, now, cost),
                 // The request has ended, so it is not delayed.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    MatchedRoute, RequestAttributes, RequestSource, RequestView, Via, check_access,
-    planned_charges, status_charges, target_key,
+    AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView, Via,
+    asked::decide_asked, check_access, planned_charges, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
@@ -34,6 +34,8 @@ pub struct DecisionInput<'a> {
     pub overrides: Option<OverridesAt>,
     /// The request's body, on a route whose limits read it.
     pub body: BodyAccess<'a>,
+    /// Where the request is that a proxy asks about.
+    pub asked: AskedSource<'a>,
 }
 
 /// What is known of a request's body when the request is decided.
@@ -55,6 +57,9 @@ pub struct RequestDecision {
     pub token_hash: TokenHash,
     /// What follows.
     pub next: NextStep,
+    /// The request that a proxy asks about, which is the one that was decided: `client` and `path` are its own. `None`
+    /// if the request is no such question, or is refused before.
+    pub asked: Option<Box<AskedRequest>>,
 }
 
 /// What follows from a decision.
@@ -63,6 +68,9 @@ pub enum NextStep {
     Answer(LocalAnswer),
     /// The gateway refuses the request.
     Refuse(RequestRefusal),
+    /// The body of the request is read, because it has the request that Envoy asks about on the `decide` route with
+    /// this index; then the request is decided again.
+    ReadCheck(usize),
     /// The request is admitted by the throttle, charged to its limits, and passed to its route's action.
     Proceed(RoutePlan),
 }
@@ -138,7 +146,7 @@ impl RefusedRoute {
 }
 
 impl RequestRefusal {
-    fn at(route: RefusedRoute) -> impl FnOnce(GatewayError) -> Self {
+    pub(super) fn at(route: RefusedRoute) -> impl FnOnce(GatewayError) -> Self {
         move |error| Self { error, route, caller: None }
     }
 
@@ -166,7 +174,7 @@ impl NextStep {
     /// The index of the request's route, if one was found.
     pub fn route(&self) -> Option<usize> {
         match self {
-            Self::Answer(LocalAnswer::Preflight(route)) => Some(*route),
+            Self::Answer(LocalAnswer::Preflight(route)) | Self::ReadCheck(route) => Some(*route),
             Self::Answer(_) => None,
             Self::Refuse(refusal) => refusal.route.index(),
             Self::Proceed(plan) => Some(plan.route),
@@ -189,11 +197,16 @@ pub fn decide(
         Ok(Some(answer)) => return RequestDecision::unread(NextStep::Answer(answer)),
         Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     }
-    let length = request.length;
+    let (length, sent) = (request.length, request.path);
     let attributes = match RequestAttributes::read(snapshot, &input.source, request) {
         Ok(attributes) => attributes,
         Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
     };
+    if let Some(doors) = &snapshot.doors
+        && let Some(decision) = decide_asked(snapshot, doors, input, &attributes, sent)
+    {
+        return decision;
+    }
     let next = decide_on_route(snapshot, input, &attributes, length);
     let path = match attributes.path {
         Cow::Borrowed(_) => None,
@@ -201,12 +214,13 @@ pub fn decide(
     };
     let client = Some(attributes.client);
     let token_hash = attributes.token_hash.get();
-    RequestDecision { client, path, token_hash, next: next.unwrap_or_else(NextStep::Refuse) }
+    let next = next.unwrap_or_else(NextStep::Refuse);
+    RequestDecision { client, path, token_hash, next, asked: None }
 }
 
 impl RequestDecision {
     fn unread(next: NextStep) -> Self {
-        Self { client: None, path: None, token_hash: TokenHash::Unread, next }
+        Self { client: None, path: None, token_hash: TokenHash::Unread, next, asked: None }
     }
 }
 
@@ -255,7 +269,7 @@ fn decide_on_route(
 }
 
 impl RoutePlan {
-    fn new(route: usize) -> Self {
+    pub(super) fn new(route: usize) -> Self {
         Self {
             route,
             caller: None,
@@ -269,7 +283,7 @@ impl RoutePlan {
 
     /// Reads the caller, the charges and the target's key, and checks the body's length.
     #[inline]
-    fn read(
+    pub(super) fn read(
         &mut self,
         matched: &MatchedRoute<'_>,
         input: &DecisionInput<'_>,

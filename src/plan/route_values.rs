@@ -51,7 +51,7 @@ impl<'r> RoutedRequest<'r> {
     /// Calls `read` with the values of the template variables.
     pub fn with_values<T>(&self, read: impl FnOnce(&TemplateValues<'_>) -> T) -> T {
         let (host, routed) = (host(&self.head.fields), without_parameters(self.path, self.slashes));
-        let params = self.route.edits.pattern.captures(&routed);
+        let params = self.route.captures(&routed);
         read(&TemplateValues {
             client_ip: self.client_ip,
             host: &host,

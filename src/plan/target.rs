@@ -10,8 +10,17 @@ use crate::{
 /// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
 /// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
 pub fn host(fields: &Fields) -> Cow<'_, str> {
+    text(host_bytes(fields))
+}
+
+/// As [`host`], of a value of `Host`.
+pub fn normal_host(value: &[u8]) -> Cow<'_, str> {
+    text(normal_bytes(value))
+}
+
+fn text(host: Cow<'_, [u8]>) -> Cow<'_, str> {
     // Always valid: the framing accepts only ASCII names and addresses.
-    match host_bytes(fields) {
+    match host {
         Cow::Borrowed(host) => Cow::Borrowed(std::str::from_utf8(host).unwrap_or_default()),
         Cow::Owned(host) => Cow::Owned(String::from_utf8(host).unwrap_or_default()),
     }
@@ -19,7 +28,10 @@ pub fn host(fields: &Fields) -> Cow<'_, str> {
 
 /// As [`host`], in bytes.
 pub fn host_bytes(fields: &Fields) -> Cow<'_, [u8]> {
-    let value = fields.get("host").unwrap_or_default();
+    normal_bytes(fields.get("host").unwrap_or_default())
+}
+
+fn normal_bytes(value: &[u8]) -> Cow<'_, [u8]> {
     if value.starts_with(b"[") {
         let address = value[1..].split(|byte| *byte == b']').next().unwrap_or_default();
         let address = std::str::from_utf8(address).ok().and_then(|address| address.parse().ok());

@@ -123,6 +123,7 @@ impl Scripts {
             let charged_at = match adjustment.change {
                 Change::Refund { charged_at, .. } => exact(charged_at),
                 Change::Overdraw { .. } => -1,
+                Change::Release { .. } => -2,
             };
             push_limit(&mut command, adjustment.limit, adjustment.change.cost(), clock);
             command.arg(charged_at);

@@ -45,6 +45,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
         method,
         host: Cow::Borrowed(""),
         target,
+        route: Cow::Borrowed(""),
         status,
         costs: LoggedCosts::default(),
         not_checked: false,

@@ -17,10 +17,10 @@ use crate::{
     identity::{CredentialSource, KeySecret},
     limit::{Adjustment, Admission, BlockEffect, Change, Charge},
     plan::{
-        self, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestAttributes,
-        RequestSource, RequestView, RoutePlan, SubjectDetails,
+        self, AskedSource, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute,
+        RequestAttributes, RequestSource, RequestView, RoutePlan, SubjectDetails,
     },
-    snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Snapshot},
+    snapshot::{LimitPolicy, PlannedCharge, PlannedCharges, Route, Snapshot},
     store::{charge_in_memory, memory::MemoryStore},
 };
 
@@ -285,6 +285,7 @@ impl ConfigReplay {
             throttle_secret: None,
             overrides: None,
             body: BodyAccess::Known(None),
+            asked: self.asked(&request.line.route),
         };
         let status = request.line.status;
         let decision = plan::decide(&self.snapshot, &input, view.clone());
@@ -298,6 +299,8 @@ impl ConfigReplay {
                 let costs = CostSource::Complete;
                 PlannedRequest::Routed { route: route as u32, planned_charges: 0, status, costs }
             }
+            // A line of a log has no body.
+            NextStep::ReadCheck(_) => PlannedRequest::Undecided,
             NextStep::Refuse(refusal) => match refusal.route {
                 RefusedRoute::Undecided => PlannedRequest::Undecided,
                 RefusedRoute::Preflight(route) | RefusedRoute::Matched(route)
@@ -318,6 +321,16 @@ impl ConfigReplay {
                 PlannedRequest::Routed { route, planned_charges, status, costs }
             }
         }
+    }
+
+    /// The `decide` route of a logged request: its path and host are those of the asked request, which find no route.
+    fn asked(&self, route: &str) -> AskedSource<'static> {
+        if self.snapshot.doors.is_none() {
+            return AskedSource::Question;
+        }
+        let is_named = |own: &Arc<Route>| *own.name == *route && own.decide().is_some();
+        let found = self.snapshot.routes.iter().position(is_named);
+        found.map_or(AskedSource::Question, AskedSource::Logged)
     }
 
     /// Completes the plan on a route with `auth` for the logged consumer; returns what becomes of the request if it is

@@ -28,6 +28,8 @@ struct JsonLine<'l> {
     host: Cow<'l, str>,
     #[serde(borrow)]
     path: Cow<'l, str>,
+    #[serde(borrow, default)]
+    route: Cow<'l, str>,
     #[serde(default)]
     status: u16,
     #[serde(borrow, default)]
@@ -78,6 +80,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
             Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
+        route: line.route,
         status: line.status,
         costs: line.cost,
         not_checked: line.limit == Admission::NotChecked.label(),
@@ -88,10 +91,11 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
 fn wrong_field(text: &str) -> Option<LineError> {
     const TEXT: &str = "text in quotes";
     let object: Map<String, Value> = serde_json::from_str(text).ok()?;
-    for name in ["time", "client", "token", "consumer", "method", "host", "path", "limit"] {
+    for name in ["time", "client", "token", "consumer", "method", "host", "path", "route", "limit"]
+    {
         match object.get(name) {
             Some(Value::String(_)) => {}
-            None if matches!(name, "token" | "consumer" | "host" | "limit") => {}
+            None if matches!(name, "token" | "consumer" | "host" | "route" | "limit") => {}
             None => return Some(LineError::Json(format!("no `{name}`"))),
             Some(value) => return Some(field(name, value, TEXT)),
         }

@@ -10,28 +10,13 @@ use super::{
 };
 use crate::{
     error::GatewayError,
+    grpc::{GrpcError, GrpcStatus, MEDIA_TYPE, percent_encode},
     http1::{Fields, FramingError},
     upstream::UpstreamError,
 };
 
-const MEDIA_TYPE: &str = "application/grpc";
-/// Maximum length of a message, in bytes before it is encoded. Clients bound the header list, some at 8 KiB.
-const MAX_MESSAGE: usize = 1024;
-
-/// The gRPC status codes that the gateway sends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum GrpcStatus {
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    PermissionDenied = 7,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-    Internal = 13,
-    Unavailable = 14,
-    Unauthenticated = 16,
-}
-
 impl GrpcStatus {
+    /// The status for an error of the gateway.
     fn of(error: &GatewayError) -> Self {
         match error {
             GatewayError::LimitExceeded
@@ -50,6 +35,7 @@ impl GrpcStatus {
             GatewayError::Unauthenticated(_) => Self::Unauthenticated,
             GatewayError::RefusedByService(reply) => Self::of_service(reply.status),
             GatewayError::AccessDenied
+            | GatewayError::UntrustedAsker
             | GatewayError::MissingClaims(_)
             | GatewayError::ConsumerNotAllowed
             | GatewayError::PlanBlocked
@@ -60,6 +46,8 @@ impl GrpcStatus {
             GatewayError::Path(_)
             | GatewayError::MalformedTarget
             | GatewayError::Ambiguous(_)
+            | GatewayError::Undescribed(_)
+            | GatewayError::UnreadableCheck(_)
             | GatewayError::UnreadableCharge(_)
             | GatewayError::UnreadableBody(_)
             | GatewayError::UnsupportedExpectation => Self::InvalidArgument,
@@ -79,15 +67,6 @@ impl GrpcStatus {
             _ => Self::Unauthenticated,
         }
     }
-}
-
-/// True if a request with these fields is a gRPC request: its `Content-Type` is `application/grpc`, alone or
-/// with a suffix such as `+proto`. gRPC-Web is excluded: its clients read the HTTP status.
-pub fn is_grpc(fields: &Fields) -> bool {
-    let Some(value) = fields.get("content-type") else { return false };
-    let Some((start, rest)) = value.split_at_checked(MEDIA_TYPE.len()) else { return false };
-    start.eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
-        && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
 /// The trailers-only response to a refused or failed gRPC request. `limits` are the limits of the request.
@@ -123,20 +102,28 @@ pub fn grpc_refusal<'a>(
 /// The HTTP status of every gRPC response.
 pub const GRPC_HTTP_STATUS: StatusCode = StatusCode::OK;
 
-/// Encodes `text` for `grpc-message`: percent-encoded UTF-8, in which printable ASCII other than `%` stands
-/// for itself. Text beyond [`MAX_MESSAGE`] is left out.
-fn percent_encode(text: &str) -> String {
-    let text = &text[..text.floor_char_boundary(MAX_MESSAGE)];
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if matches!(byte, b' '..=b'~') && byte != b'%' {
-            encoded.push(byte.into());
-        } else {
-            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
-            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
-        }
+/// The trailers-only response to a call to a service of the gateway itself that failed. Like that of
+/// [`grpc_refusal`], its status is an HTTP status for log and metrics.
+pub fn grpc_failure(error: &GrpcError) -> LocalReply {
+    let mut fields = Fields::new();
+    fields.push("content-type", MEDIA_TYPE);
+    error.write(&mut fields);
+    LocalReply { status: http_status(error.status), fields, body: Bytes::new() }
+}
+
+/// The HTTP status that stands for a gRPC status in log and metrics.
+fn http_status(status: GrpcStatus) -> StatusCode {
+    match status {
+        GrpcStatus::Ok => StatusCode::OK,
+        GrpcStatus::Cancelled | GrpcStatus::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
+        GrpcStatus::InvalidArgument | GrpcStatus::Unknown => StatusCode::BAD_REQUEST,
+        GrpcStatus::NotFound | GrpcStatus::Unimplemented => StatusCode::NOT_FOUND,
+        GrpcStatus::PermissionDenied => StatusCode::FORBIDDEN,
+        GrpcStatus::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        GrpcStatus::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        GrpcStatus::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        GrpcStatus::Unauthenticated => StatusCode::UNAUTHORIZED,
     }
-    encoded
 }
 
 #[cfg(test)]
@@ -148,6 +135,7 @@ mod tests {
     use super::*;
     use crate::{
         clock::StoreTime,
+        http1::DescriptionError,
         throttle::{AdmissionDenied, DenyReason},
     };
 
@@ -171,6 +159,8 @@ mod tests {
             (GatewayError::Upstream(UpstreamError::Shortage(refused())), "14", 503),
             (GatewayError::Misdirected, "14", 421),
             (GatewayError::AccessDenied, "7", 403),
+            (GatewayError::UntrustedAsker, "7", 403),
+            (GatewayError::Undescribed(DescriptionError::Missing), "3", 400),
             (GatewayError::ConsumerNotAllowed, "7", 403),
             (GatewayError::PlanBlocked, "7", 403),
             (GatewayError::OverrideBlocked, "7", 403),
@@ -210,34 +200,5 @@ mod tests {
         let reply = grpc_refusal(&throttled, std::iter::empty());
         assert_eq!(text(&reply.fields, "grpc-status"), Some("8"));
         assert_eq!(text(&reply.fields, "retry-after"), Some("3"));
-    }
-
-    #[test]
-    fn only_media_types_of_grpc_are_grpc() {
-        for (value, expected) in [
-            ("application/grpc", true),
-            ("Application/GRPC", true),
-            ("application/grpc+proto", true),
-            ("application/grpc; charset=utf-8", true),
-            ("application/grpc-web", false),
-            ("application/grpc-web+proto", false),
-            ("application/grpcx", false),
-            ("application/grp", false),
-            ("application/json", false),
-            ("", false),
-        ] {
-            let fields: Fields = [("Content-Type", value)].into_iter().collect();
-            assert_eq!(is_grpc(&fields), expected, "{value}");
-        }
-        assert!(!is_grpc(&Fields::default()));
-    }
-
-    #[test]
-    fn messages_are_percent_encoded_and_bounded() {
-        assert_eq!(percent_encode("a b~: 100%"), "a b~: 100%25");
-        assert_eq!(percent_encode("\u{e9}\r\n\u{7f}"), "%C3%A9%0D%0A%7F");
-        assert_eq!(percent_encode(&"\u{e9}".repeat(MAX_MESSAGE)).len(), 3 * MAX_MESSAGE);
-        let odd = format!("a{}", "\u{e9}".repeat(MAX_MESSAGE));
-        assert_eq!(percent_encode(&odd).len(), 1 + 3 * (MAX_MESSAGE - 2));
     }
 }

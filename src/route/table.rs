@@ -57,7 +57,7 @@ pub struct TableMatch<'a> {
 }
 
 /// The values of a path's parameters, by name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Params<'a> {
     names: &'a [String],
     values: PathValues<'a>,

@@ -154,6 +154,7 @@ impl ServerBuilder {
         let admin_api = listeners.admin.zip(access.transpose()?);
         let server = Server {
             addresses: listeners.addresses,
+            rate_limit_service: listeners.rate_limit_service,
             admin,
             shared,
             reloader,

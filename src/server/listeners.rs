@@ -13,7 +13,7 @@ use crate::{
     admin::AdminListener,
     config::{AdminAddress, Config},
     handover::{PassedSockets, SocketFiles, SocketSource},
-    worker::{self, ClientListener},
+    worker::{self, ClientListener, ListenerId},
 };
 
 /// The open listeners, before any thread runs.
@@ -22,6 +22,8 @@ pub(super) struct Listeners {
     pub(super) workers: Vec<Vec<ClientListener>>,
     /// The addresses for clients, in the configuration's order.
     pub(super) addresses: Vec<SocketAddr>,
+    /// The address of the rate limit service.
+    pub(super) rate_limit_service: Option<SocketAddr>,
     pub(super) admin: Option<AdminListener>,
     /// A copy of every socket, for a successor.
     pub(super) sockets: Vec<OwnedFd>,
@@ -35,18 +37,18 @@ pub(super) fn open(
     mut passed: PassedSockets,
     is_handed_over: &Arc<AtomicBool>,
 ) -> Result<Listeners, StartError> {
+    let configured = configured(config);
     let taken: Vec<Vec<TcpListener>> =
-        config.listen.iter().map(|listener| passed.take_tcp(listener.address.0)).collect();
+        configured.iter().map(|(_, address)| passed.take_tcp(*address)).collect();
     // All addresses are checked before the first is opened: two of them, such as `[::]` and
     // `0.0.0.0`, may share a port, and with one open the check of the other would fail.
-    for (listener, _) in config.listen.iter().zip(&taken).filter(|(_, taken)| taken.is_empty()) {
-        let address = listener.address.0;
-        worker::ensure_unused(address).map_err(|error| cannot_listen(&address, error))?;
+    for ((_, address), _) in configured.iter().zip(&taken).filter(|(_, taken)| taken.is_empty()) {
+        worker::ensure_unused(*address).map_err(|error| cannot_listen(address, error))?;
     }
     let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
     let (mut addresses, mut sockets) = (Vec::new(), Vec::new());
-    for (index, (listener, taken)) in config.listen.iter().zip(taken).enumerate() {
-        let address = listener.address.0;
+    let mut rate_limit_service = None;
+    for ((id, address), taken) in configured.into_iter().zip(taken) {
         let fail = |error| cannot_listen(&address, error);
         let opened = if taken.is_empty() {
             open_for(address, workers.len())
@@ -54,12 +56,15 @@ pub(super) fn open(
             share(taken, workers.len())
         };
         let opened = opened.map_err(fail)?;
-        let bound = opened.first().and_then(|socket| socket.local_addr().ok());
-        addresses.push(bound.unwrap_or(address));
+        let bound = opened.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(address);
+        match id {
+            ListenerId::Client(_) => addresses.push(bound),
+            ListenerId::RateLimitService => rate_limit_service = Some(bound),
+        }
         for (at, socket) in opened.into_iter().enumerate() {
             sockets.push(socket.try_clone().map_err(fail)?.into());
             let worker = at % workers.len();
-            workers[worker].push(ClientListener { index, socket });
+            workers[worker].push(ClientListener { id, socket });
         }
     }
     let admin = open_admin(config, &mut passed, is_handed_over)?;
@@ -68,7 +73,16 @@ pub(super) fn open(
         sockets.push(admin.socket().map_err(fail)?);
     }
     ensure_all_taken(&passed)?;
-    Ok(Listeners { workers, addresses, admin, sockets })
+    Ok(Listeners { workers, addresses, rate_limit_service, admin, sockets })
+}
+
+/// The listeners of workers, each with its address.
+fn configured(config: &Config) -> Vec<(ListenerId, SocketAddr)> {
+    let clients = config.listen.iter().enumerate();
+    let clients = clients.map(|(index, own)| (ListenerId::Client(index), own.address.0));
+    let service = config.rate_limit_service.iter();
+    let service = service.map(|own| (ListenerId::RateLimitService, own.address.0));
+    clients.chain(service).collect()
 }
 
 fn open_for(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
@@ -122,7 +136,7 @@ fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
     let left = passed.addresses();
     match (left.first(), passed.passer()) {
         (Some(address), SocketSource::ServiceManager) => {
-            let message = "the service manager passed a socket for it, and neither `listen` nor `admin` has this address";
+            let message = "the service manager passed a socket for it, and none of `listen`, `admin` and `rate_limit_service` has this address";
             Err(cannot_listen(address, io::Error::new(io::ErrorKind::InvalidInput, message)))
         }
         (Some(_), _) => {

@@ -76,7 +76,8 @@ impl FileBudget {
 fn needed_files(config: &Config) -> u64 {
     let workers = worker_count(config) as u64;
     let redis = redis_servers(config) as u64;
-    let worker = RUNTIME_FILES + LISTENER_FILES * config.listen.len() as u64 + redis;
+    let listeners = config.listen.len() + usize::from(config.rate_limit_service.is_some());
+    let worker = RUNTIME_FILES + LISTENER_FILES * listeners as u64 + redis;
     let checked = config.upstreams.values().filter(|upstream| upstream.health.is_some());
     let checks = checked.map(|upstream| upstream.targets.len()).sum::<usize>().min(MAX_CHECKS);
     PROCESS_FILES + ADMIN_FILES + workers * worker + SERVER_FILES * redis + checks as u64

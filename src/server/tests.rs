@@ -68,7 +68,7 @@ fn a_worker_that_cannot_start_fails_the_start() {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
     let good = worker::listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let listener = |socket| vec![ClientListener { index: 0, socket }];
+    let listener = |socket| vec![ClientListener { id: worker::ListenerId::Client(0), socket }];
     let listeners = vec![listener(good), listener(file.into())];
     let error = server.start_workers(listeners, Duration::from_secs(1)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");

@@ -123,7 +123,8 @@ fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
         | KeyPart::Method
         | KeyPart::Route
         | KeyPart::Path
-        | KeyPart::PathParam(_) => ValueOrigin::Gateway,
+        | KeyPart::PathParam(_)
+        | KeyPart::Descriptor(_) => ValueOrigin::Gateway,
     }
 }
 

@@ -64,12 +64,27 @@ impl Snapshot {
             name: entry.certificate.label(),
             validity: entry.certificate.validity,
         });
-        listeners.chain(admin).chain(upstreams)
+        listeners.chain(self.service_certificates()).chain(admin).chain(upstreams)
+    }
+
+    /// The certificates of the rate limit service.
+    fn service_certificates(&self) -> impl Iterator<Item = CertificateUse<'_>> {
+        let rules = self.rate_limit_service.iter().map(|service| &service.listener);
+        rules.flat_map(|rules| {
+            let entries = rules.tls.iter().flat_map(|names| names.entries().iter().enumerate());
+            entries.map(move |(index, entry)| CertificateUse {
+                key: format!("rate_limit_service.tls.certificates[{index}].cert"),
+                listener: Some(&*rules.address),
+                name: entry.certificate.label(),
+                validity: entry.certificate.validity,
+            })
+        })
     }
 
     /// The files of certificates, keys, authorities and key sets, as they were read.
     pub fn tls_files(&self) -> Vec<TlsFile> {
-        let names = self.listeners.iter().filter_map(|rules| rules.tls.as_ref());
+        let service = self.rate_limit_service.iter().map(|service| &service.listener);
+        let names = self.listeners.iter().chain(service).filter_map(|rules| rules.tls.as_ref());
         let names = names
             .chain(&self.admin_tls)
             .flat_map(|names| names.entries())
@@ -86,6 +101,7 @@ impl Snapshot {
         }
         files.extend(self.traces.iter().flat_map(|traces| traces.tls_files().iter().cloned()));
         files.extend(self.jwt.files.iter().cloned());
+        files.extend(self.rate_limit_service.iter().flat_map(|own| own.files.iter().cloned()));
         files
     }
 

@@ -6,7 +6,7 @@ use super::routes::RouteParts;
 use super::section::{FaultCollector, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, auth, consumers, files, limits, listen,
-    notes, overrides, plans, routes, store, throttle, tiers, traces, upstreams,
+    notes, overrides, plans, rate_limit_service, routes, store, throttle, tiers, traces, upstreams,
 };
 use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
 use crate::identity::TrustedProxies;
@@ -22,14 +22,15 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     store::check(&root.at("store"), &config.store);
     let upstreams = upstreams::compile(root, &config.upstreams);
     let identity = identity(&root.at("client"), &config.client);
-    let limits = limits::compile(root, config, &identity.token);
+    let mut limits = limits::compile(root, config, &identity.token);
     plans::check(root, config);
     let mut jwt = JwtInputs::default();
     let auth = auth::methods(root, config, &mut jwt);
     let consumers = consumers::compile(root, config);
     let parts =
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
-    let (table, routes) = routes::compile(root, config, &parts);
+    let (table, routes, doors) = routes::compile(root, config, &parts);
+    let rate_limit_service = rate_limit_service::compile(root, config, &mut limits);
     tiers::check_parameters(root, config);
     overrides::check(root, config);
     let throttle = throttle::compile(root, config);
@@ -41,6 +42,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
         Some(faults) => Err(faults),
         None => Ok(Snapshot {
             table,
+            doors,
             routes,
             limits,
             upstreams,
@@ -52,6 +54,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             http: listen::http_rules(&config.http),
             listeners,
             admin_tls,
+            rate_limit_service,
             throttle,
             traces,
             auth_methods: auth.into_values().collect(),

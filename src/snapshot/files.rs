@@ -100,7 +100,10 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
         Some((root.at("listen").index(index), listener.tls.as_ref()?))
     });
     let admin = config.admin.iter().filter_map(|own| Some((root.at("admin"), own.tls.as_ref()?)));
-    for (section, tls) in listeners.chain(admin) {
+    let service = config.rate_limit_service.iter();
+    let service =
+        service.filter_map(|own| Some((root.at("rate_limit_service"), own.tls.as_ref()?)));
+    for (section, tls) in listeners.chain(admin).chain(service) {
         let section = section.at("tls").at("certificates");
         for (index, CertificateFiles { cert, key, client_ca }) in
             tls.certificates.iter().enumerate()

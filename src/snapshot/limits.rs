@@ -36,23 +36,43 @@ pub(super) fn compile(
         if config.client.token.is_empty() && root.at("client").can_read(&["token"]) {
             check_token_parts(&section, &limit.key);
         }
-        let key = KeyPlan(limit.key.clone());
-        let quota = quota(&section, limit);
-        check_algorithm_keys(&section, limit, &quota);
-        calendar::check(&section, limit);
-        let identity = LimitIdentity::new(name.as_str(), fingerprint(limit));
-        let base = Limit {
-            on_failure: limit.on_failure,
-            lease_size: reserve::compile(&section, limit, &quota, config.store.redis.as_ref()),
-            enforce: limit.enforce,
-            index,
-            ..Limit::new(identity, quota)
-        };
-        let base = with_block(&section, limit, base);
-        let plans = NamedQuotas { limit: name, config };
-        policy(&section, limit, &base, &key, &plans, sources)
+        compile_one(&section, &NamedLimit { name, limit, index }, config, sources)
     });
     compiled.collect()
+}
+
+/// A configured limit.
+#[derive(Clone, Copy)]
+pub(super) struct NamedLimit<'c> {
+    pub(super) name: &'c str,
+    pub(super) limit: &'c config::LimitConfig,
+    /// Its index in the list of limits.
+    pub(super) index: usize,
+}
+
+/// Compiles one limit, whose section is `section`.
+pub(super) fn compile_one(
+    section: &Section<'_>,
+    named: &NamedLimit<'_>,
+    config: &Config,
+    sources: &[CredentialSource],
+) -> Arc<LimitPolicy> {
+    let NamedLimit { name, limit, index } = *named;
+    let key = KeyPlan(limit.key.clone());
+    let quota = quota(section, limit);
+    check_algorithm_keys(section, limit, &quota);
+    calendar::check(section, limit);
+    let identity = LimitIdentity::new(name, fingerprint(limit));
+    let base = Limit {
+        on_failure: limit.on_failure,
+        lease_size: reserve::compile(section, limit, &quota, config.store.redis.as_ref()),
+        enforce: limit.enforce,
+        index,
+        ..Limit::new(identity, quota)
+    };
+    let base = with_block(section, limit, base);
+    let plans = NamedQuotas { limit: name, config };
+    policy(section, limit, &base, &key, &plans, sources)
 }
 
 /// Adds cost, tiers, refunds and the candidate to `base`.

@@ -151,7 +151,7 @@ fn rules(
 }
 
 /// Reads the certificates of the listener at `section`.
-fn certificates(
+pub(super) fn certificates(
     section: &Section<'_>,
     tls: &Tls,
     offered: OfferedProtocols,

@@ -70,7 +70,12 @@ fn note_tiers(root: &Section<'_>, config: &Config) {
 fn note_unlimited(section: &Section<'_>, tier: &config::TierConfig, config: &Config) {
     let is_chosen = !matches!(
         tier.matches.part,
-        KeyPart::ClientIp | KeyPart::Token | KeyPart::Route | KeyPart::Consumer | KeyPart::Plan
+        KeyPart::ClientIp
+            | KeyPart::Token
+            | KeyPart::Route
+            | KeyPart::Consumer
+            | KeyPart::Plan
+            | KeyPart::Descriptor(_)
     );
     let has_proxy = !config.client.trusted_proxies.is_empty();
     if tier.quota == config::TierQuota::Unlimited && is_chosen && !has_proxy {
@@ -96,6 +101,8 @@ fn note_unused_limits(root: &Section<'_>, config: &Config) {
         .routes
         .iter()
         .flat_map(|route| route.limits.iter().chain(route.status.iter().flatten()));
+    let domains = config.rate_limit_service.iter().flat_map(|service| service.domains.values());
+    let named = named.chain(domains.flat_map(|domain| &domain.limits));
     let named: HashSet<&String, RandomState> = named.collect();
     for name in config.limits.keys().filter(|name| !named.contains(name)) {
         let what = format!("no route names the limit `{name}`");

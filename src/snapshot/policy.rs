@@ -136,7 +136,22 @@ pub enum QuotaChoice {
     Plan(u16),
     /// That of an override.
     Override(Arc<AppliedOverride>),
+    /// That of the call itself: a descriptor of the rate limit service may have a quota of its own.
+    Requested(Arc<RequestedLimit>),
 }
+
+/// A limit that a descriptor has of its own.
+#[derive(Clone, Debug)]
+pub struct RequestedLimit(pub Arc<Limit>);
+
+/// Two are equal if they count in the same records under the same quota.
+impl PartialEq for RequestedLimit {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.0.identity, self.0.quota) == (&other.0.identity, other.0.quota)
+    }
+}
+
+impl Eq for RequestedLimit {}
 
 /// The callers that a tier applies to.
 #[derive(Debug)]
@@ -221,7 +236,7 @@ impl LimitPolicy {
         }
     }
 
-    fn add_with_cost(
+    pub(super) fn add_with_cost(
         &self,
         limit_index: usize,
         cost: u64,
@@ -236,21 +251,35 @@ impl LimitPolicy {
             if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
-            let quota = self.choice(key, &subject, context.overrides)?;
-            match self.limit_kind(&quota) {
-                LimitKind::Quota => {}
-                LimitKind::Blocked if self.limit.enforce => {
-                    return Err(match quota {
-                        QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
-                        _ => ChargePlanError::PlanBlocked,
-                    });
-                }
-                LimitKind::Unlimited | LimitKind::Blocked => continue,
-            }
             let billing_day = subject.consumer.and_then(|consumer| consumer.billing_day);
-            charges.push(PlannedCharge { limit_index, key, cost, quota, billing_day });
+            let quota = QuotaChoice::Own;
+            let charge = PlannedCharge { limit_index, key, cost, quota, billing_day };
+            charges.extend(self.with_choice(charge, &subject, context)?);
         }
         Ok(())
+    }
+
+    /// The charge with the quota that applies to `subject`; `None` if the limit does not apply.
+    ///
+    /// # Errors
+    ///
+    /// The limit blocks the caller, or a part that a tier compares is ambiguous.
+    #[inline]
+    pub(super) fn with_choice(
+        &self,
+        charge: PlannedCharge,
+        subject: &Subject<'_>,
+        context: ChargeContext<'_>,
+    ) -> Result<Option<PlannedCharge>, ChargePlanError> {
+        let quota = self.choice(charge.key, subject, context.overrides)?;
+        match self.limit_kind(&quota) {
+            LimitKind::Quota => Ok(Some(PlannedCharge { quota, ..charge })),
+            LimitKind::Blocked if self.limit.enforce => Err(match quota {
+                QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
+                _ => ChargePlanError::PlanBlocked,
+            }),
+            LimitKind::Unlimited | LimitKind::Blocked => Ok(None),
+        }
     }
 
     /// What `choice` makes of the limit.
@@ -258,7 +287,7 @@ impl LimitPolicy {
     pub fn limit_kind(&self, choice: &QuotaChoice) -> LimitKind {
         match choice {
             QuotaChoice::Tier(tier) if self.is_unlimited(*tier) => LimitKind::Unlimited,
-            QuotaChoice::Own | QuotaChoice::Tier(_) => LimitKind::Quota,
+            QuotaChoice::Own | QuotaChoice::Tier(_) | QuotaChoice::Requested(_) => LimitKind::Quota,
             QuotaChoice::Plan(plan) => self.plans[usize::from(*plan)].limit.kind(),
             QuotaChoice::Override(applied) => applied.limit.kind(),
         }
@@ -279,6 +308,7 @@ impl LimitPolicy {
                 PlanLimit::Quota(limit) => Some(limit),
                 PlanLimit::Unlimited | PlanLimit::Blocked => None,
             },
+            QuotaChoice::Requested(requested) => Some(&requested.0),
         };
         other.unwrap_or(&self.limit)
     }

@@ -13,8 +13,8 @@ use super::policy::PlanLimit;
 use super::quota::QUOTA_KEYS;
 use super::section::Section;
 use super::{
-    Action, Inspection, LimitPolicy, Route, access, cors, counted_headers, error_bodies, mirror,
-    redirect, route_edits, route_match,
+    Action, Doors, Inspection, LimitPolicy, Route, access, cors, counted_headers, decide,
+    error_bodies, mirror, redirect, route_edits, route_match,
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};
@@ -37,7 +37,7 @@ pub(super) fn compile(
     root: &Section<'_>,
     config: &Config,
     parts: &RouteParts<'_>,
-) -> (RouteTable, Vec<Arc<Route>>) {
+) -> (RouteTable, Vec<Arc<Route>>, Option<Doors>) {
     let RouteParts { upstreams, limits, tokens, auth } = *parts;
     root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
     let definitions = Definitions::new(upstreams, limits);
@@ -61,10 +61,15 @@ pub(super) fn compile(
             named_limits(&section.at(key), names, rule.as_ref(), config, &definitions)
         };
         let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
+        if route.decide.is_some() {
+            for (index, policy) in charged.iter().enumerate() {
+                decide::check_limit(&section.at("limits").index(index), policy);
+            }
+        }
         check_delays(&section, route, &definitions);
         let access = access::compile(&section, route);
         let strip_prefix = strip_prefix(&section, route);
-        let action = action(&section, route, &definitions, reported, rule.as_ref());
+        let action = action(&section, route, config, &definitions, (reported, rule.as_ref()));
         let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
         let counted = counted_headers(&limits, tokens);
         let edits = route_edits::compile(&section, route, rule.as_ref(), &counted, config);
@@ -106,11 +111,12 @@ pub(super) fn compile(
         }));
     }
     route_match::note_weights(root, &rules);
-    let table = table(root, config, rules);
+    let table = table(root, config, rules.clone());
+    let doors = Doors::compile(root, &rules, &routes);
     if !root.has_faults() {
         redirect::check_loops(root, config, &table, &routes);
     }
-    (table, routes)
+    (table, routes, doors)
 }
 
 /// The default path pattern.
@@ -172,21 +178,22 @@ fn check_reported(section: &Section<'_>, reported: &[Arc<LimitPolicy>]) {
 fn action(
     section: &Section<'_>,
     route: &config::RouteConfig,
+    config: &Config,
     definitions: &Definitions<'_>,
-    reported: Vec<Arc<LimitPolicy>>,
-    rule: Option<&Rule>,
+    (reported, rule): (Vec<Arc<LimitPolicy>>, Option<&Rule>),
 ) -> Option<Action> {
     let set = [
         ("upstream", route.upstream.is_some()),
         ("redirect", route.redirect.is_some()),
         ("respond", route.respond.is_some()),
         ("status", route.status.is_some()),
+        ("decide", route.decide.is_some()),
     ];
     let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
     let Some(first) = set.next() else {
-        if section.can_read(&["upstream", "redirect", "respond", "status"]) {
+        if section.can_read(&["upstream", "redirect", "respond", "status", "decide"]) {
             let what = "no action";
-            let expected = "`upstream`, `redirect`, `respond` or `status`";
+            let expected = "`upstream`, `redirect`, `respond`, `status` or `decide`";
             section.at("upstream").fault(what, expected);
         }
         return None;
@@ -208,6 +215,9 @@ fn action(
     if let Some(fixed) = &route.respond {
         let fixed = super::upstreams::respond(&section.at("respond"), fixed);
         return Some(Action::Respond(fixed));
+    }
+    if let Some(own) = &route.decide {
+        return Some(Action::Decide(decide::compile(section, route, own, config, rule)));
     }
     let section = section.at("status");
     section.ensure(!status(route).is_empty(), "no limit", "at least one");

@@ -94,6 +94,13 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Reports a fault of another file that the configuration names.
+    pub(super) fn fault_of_file(&self, fault: Fault) {
+        if !self.is_full() {
+            self.push_fault(fault);
+        }
+    }
+
     /// Reports a valid value that the operator may not intend.
     pub(super) fn note(&self, what: impl Into<String>, expected: &str) {
         self.push_note(|| self.source().fault(&self.path, what, expected));

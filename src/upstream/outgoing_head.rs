@@ -266,12 +266,9 @@ impl OutgoingHead<'_> {
 
     /// Writes who sends the request. The client's own fields of these names are never forwarded.
     fn write_consumer(&self, out: &mut impl FieldSink) {
-        let Some(Consumer { name, plan, .. }) = self.consumer.map(OwnedConsumer::view) else {
-            return;
-        };
-        let fields = [("x-consumer-name", Some(name)), ("x-consumer-plan", plan)];
-        for (field, value) in fields {
-            if let Some(value) = value.filter(|_| !self.drops(field.as_bytes())) {
+        let consumer = self.consumer.map(OwnedConsumer::view);
+        for (field, value) in consumer.into_iter().flat_map(Consumer::fields) {
+            if !self.drops(field.as_bytes()) {
                 out.push_field(field.as_bytes(), value.as_bytes());
             }
         }

@@ -11,13 +11,13 @@ use std::{
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{ConnectionOrigin, Worker};
+use super::{ConnectionOrigin, ListenerId, Worker};
 use crate::{
     connection::{
         self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
         HandshakeError,
     },
-    gateway::{ConnectionPermit, Peer},
+    gateway::{ConnectionPermit, ListenerPurpose, Peer},
     identity::client,
     metrics::{ConnectionProtocol, OpeningFailure, WorkerMetrics},
     snapshot::ListenerRules,
@@ -190,7 +190,12 @@ impl Worker {
         let is_tls = certificate.is_some();
         self.gateway.metrics().count_opened(ConnectionProtocol { is_http2, is_tls });
         let addresses = proxied.unwrap_or(ProxiedClient { source: address, destination });
-        let peer = Peer { client_certificate, ..self.peer(addresses, certificate, &rules) };
+        let purpose = match origin.listener {
+            ListenerId::Client(_) => ListenerPurpose::Routes,
+            ListenerId::RateLimitService => ListenerPurpose::RateLimits,
+        };
+        let peer = self.peer(addresses, certificate, &rules);
+        let peer = Peer { client_certificate, purpose, ..peer };
         drop(rules);
         let start = ConnectionStart {
             peer,
@@ -227,6 +232,7 @@ impl Worker {
             certificate,
             client_certificate: None,
             redirect_https: rules.redirect_https,
+            purpose: ListenerPurpose::Routes,
         }
     }
 
@@ -245,8 +251,15 @@ impl Worker {
     }
 
     /// The current rules of a listener, which apply to its new connections.
-    fn listener_rules(&self, listener: usize) -> Arc<ListenerRules> {
-        self.shared.live.snapshot().listeners.get(listener).cloned().unwrap_or_default()
+    fn listener_rules(&self, listener: ListenerId) -> Arc<ListenerRules> {
+        let snapshot = self.shared.live.snapshot();
+        let rules = match listener {
+            ListenerId::Client(index) => snapshot.listeners.get(index),
+            ListenerId::RateLimitService => {
+                snapshot.rate_limit_service.as_ref().map(|service| &service.listener)
+            }
+        };
+        rules.cloned().unwrap_or_default()
     }
 }
 

@@ -6,18 +6,21 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 21] = [
+const LEAVES: [&str; 24] = [
     "auth",
     "balance",
     "compress",
     "config",
     "connection_state",
     "consumer_store",
+    "ext_authz",
+    "grpc",
     "http1",
     "identity",
     "key_sets",
     "limit",
     "overrides",
+    "rate_limit_service",
     "redis",
     "route",
     "store",
@@ -31,7 +34,16 @@ const LEAVES: [&str; 21] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 83] = [
+const ALLOWED: [(&str, &str, &str); 92] = [
+    ("ext_authz", "grpc", "a response has a gRPC status"),
+    ("ext_authz", "http1", "a check describes a request, by the rules for requests"),
+    ("config", "rate_limit_service", "files of envoyproxy/ratelimit have its units"),
+    ("rate_limit_service", "clock", "a response has the time until a reset"),
+    ("grpc", "connection_state", "a client that sends a message has a deadline"),
+    ("grpc", "http1", "statuses are header fields and trailers"),
+    ("grpc", "transport", "the message of a call is the body of a client stream"),
+    ("rate_limit_service", "http1", "a response has header fields for the client"),
+    ("rate_limit_service", "limit", "a response shows what limits have decided"),
     ("usage", "limit", "costs are at most its `MAX_UNITS`"),
     ("config", "usage", "paths of members and presets of APIs are its types"),
     ("identity", "usage", "a member of a request's body is a part of a key"),
@@ -145,8 +157,8 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "error",
         &[
-            "auth", "http1", "identity", "limit", "route", "snapshot", "throttle", "upstream",
-            "usage",
+            "auth", "grpc", "http1", "identity", "limit", "route", "snapshot", "throttle",
+            "upstream", "usage",
         ],
     ),
     (
@@ -165,6 +177,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "identity",
             "limit",
             "overrides",
+            "rate_limit_service",
             "route",
             "sensitive",
             "template",
@@ -180,6 +193,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
         &[
             "clock",
             "error",
+            "grpc",
             "http1",
             "limit",
             "overrides",
@@ -193,7 +207,19 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     // stands below all three, and above the leaves that it calls one after the other.
     (
         "plan",
-        &["error", "http1", "identity", "limit", "route", "snapshot", "template", "tls", "usage"],
+        &[
+            "error",
+            "ext_authz",
+            "grpc",
+            "http1",
+            "identity",
+            "limit",
+            "route",
+            "snapshot",
+            "template",
+            "tls",
+            "usage",
+        ],
     ),
     // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     (
@@ -216,6 +242,8 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "connection_state",
             "consumer_store",
             "error",
+            "ext_authz",
+            "grpc",
             "http1",
             "http_client",
             "identity",
@@ -226,6 +254,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "mix",
             "overrides",
             "plan",
+            "rate_limit_service",
             "respond",
             "route",
             "snapshot",
@@ -339,6 +368,7 @@ const CLI: (&str, &[&str]) = (
         "escape",
         "handover",
         "file",
+        "grpc",
         "http1",
         "identity",
         "limit",

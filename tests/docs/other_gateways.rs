@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     certificate_files::substitute,
-    page::{Page, all},
+    page::{Block, all},
 };
 
 /// Runs a shell command line in `directory`. Debian installs nginx and `HAProxy` in root's path.
@@ -17,19 +17,28 @@ fn run(directory: &Path, line: &str) -> Output {
     Command::new("sh").args(["-c", &line]).current_dir(directory).output().expect("a shell")
 }
 
-/// Asserts that the command line `check` accepts every block in `language`, completed by `complete`.
+/// Asserts that the command line `check` accepts every block in `language`, completed by `complete`. The blocks with
+/// `file=NAME` of the page are beside it; blocks with `fragment` are parts, which tests of interoperability run.
 fn assert_accepted(language: &str, complete: impl Fn(&str) -> String, check: &str) {
     let pages = all();
-    let blocks = pages.iter().flat_map(Page::blocks).filter(|block| block.language == language);
+    let is_whole = |block: &&Block| block.language == language && !block.has("fragment");
     let mut count = 0;
-    for block in blocks {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (text, _files) = substitute(&block.text);
-        fs::write(directory.path().join("file"), complete(&text)).expect("a file");
-        let output = run(directory.path(), check);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}\n{message}", block.text);
-        count += 1;
+    for page in &pages {
+        let blocks = page.blocks();
+        for block in blocks.iter().filter(is_whole) {
+            let directory = tempfile::tempdir().expect("a directory");
+            for other in &blocks {
+                if let Some(name) = other.value("file") {
+                    fs::write(directory.path().join(name), &other.text).expect("a file");
+                }
+            }
+            let (text, _files) = substitute(&block.text);
+            fs::write(directory.path().join("file"), complete(&text)).expect("a file");
+            let output = run(directory.path(), check);
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}\n{message}", block.text);
+            count += 1;
+        }
     }
     assert!(count > 0, "no page has a configuration for {language}");
 }

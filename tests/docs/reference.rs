@@ -24,7 +24,7 @@ key that is **required**.
 ";
 
 /// The page that explains a section, for each section outside of others and for some within.
-const EXPLAINED: [(&str, &str, &str); 27] = [
+const EXPLAINED: [(&str, &str, &str); 28] = [
     ("auth.NAME", "API keys", "identity/api-keys.md"),
     ("consumers", "Consumers and plans", "identity/consumers.md"),
     ("", "Configuration", "configuration.md"),
@@ -39,6 +39,7 @@ const EXPLAINED: [(&str, &str, &str); 27] = [
     ("listen[]", "TLS", "tls.md"),
     ("listen[].proxy_protocol", "The PROXY protocol", "proxy-protocol.md"),
     ("overrides", "Overrides", "identity/overrides.md"),
+    ("rate_limit_service", "Envoy's rate limit service", "rate-limit-service.md"),
     ("routes[]", "Routes", "routes.md"),
     ("routes[].compress", "Compression", "compression.md"),
     ("routes[].cors", "Route policies", "route-policies.md"),

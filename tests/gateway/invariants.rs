@@ -34,6 +34,7 @@ fn every_response_has_a_request_id() {
     let (upstream, silent) = (Upstream::hello(), Upstream::silent());
     let gateway = Gateway::for_every_protocol(&format!(
         "http: {{max_head: 8KiB, head_timeout: 2s}}
+client: {{trusted_proxies: [127.0.0.2/32]}}
 store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1:1'}}]}}}}
 auth: {{keys: {{api_key: {{}}}}, sso: {{forward: {{to: 'http://127.0.0.1:1/'}}}}}}
 consumers: {{entries: []}}
@@ -52,6 +53,7 @@ routes:
   - {{name: fixed, match: {{path: /fixed}}, upstream: fixed}}
   - {{name: keys, match: {{path: /keys}}, upstream: fixed, auth: [keys]}}
   - {{name: sso, match: {{path: /sso}}, upstream: fixed, auth: [sso]}}
+  - {{name: decide, match: {{path: /decide}}, decide: {{}}}}
   - {{name: once, match: {{path: /once}}, upstream: origin, limits: [once]}}
   - {{name: closed, match: {{path: /closed}}, upstream: origin, limits: [closed]}}",
         upstream.target(),
@@ -77,6 +79,7 @@ routes:
             ("GET", "/keys", "", 401),
             ("GET", "/keys", "X-Api-Key: wrong\r\n", 401),
             ("GET", "/sso", "", 503),
+            ("GET", "/decide", "X-Forwarded-Uri: /a\r\nX-Forwarded-Method: GET\r\n", 403),
         ] {
             let mut client = protocol.connect(&gateway);
             let has_body = fields.starts_with("Content-Length");

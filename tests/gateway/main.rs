@@ -57,6 +57,8 @@ mod model;
 mod pooling;
 /// The promises of the rate-limit headers.
 mod rate_limit_headers;
+/// Envoy's rate limit service.
+mod rate_limit_service;
 /// Actions of routes besides forwarding: redirects, header rules, rewrites.
 mod route_actions;
 /// Other spellings of a path or a header.
@@ -138,6 +140,8 @@ mod upstream_health;
 
 /// Concurrency limits.
 mod concurrency;
+/// Decisions for other proxies.
+mod decide;
 /// Leaky buckets that delay requests.
 mod delay;
 /// Concurrent requests admit exactly the quota.

@@ -2,6 +2,7 @@
 
 mod behind;
 mod front;
+mod rate_limits;
 
 use serde_json::{Value, json};
 use testkit::tls::IdentityFiles;

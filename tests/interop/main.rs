@@ -11,6 +11,8 @@ mod calendars;
 mod chain;
 mod curl;
 mod dashboard;
+/// Decisions for other proxies, with the configurations of the book.
+mod decide;
 mod devtools;
 mod edge;
 mod envoy;
@@ -21,6 +23,7 @@ mod migration;
 mod nghttp2;
 mod nginx;
 mod openssl;
+mod page;
 mod prometheus;
 mod promql;
 mod reloads;

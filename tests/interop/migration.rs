@@ -1,9 +1,7 @@
 //! The migration pages for nginx and HAProxy: both configurations of a page serve the same requests, and its
 //! table shows the answers of each.
 
-use std::{
-    collections::BTreeMap, fs, io::Write, net::SocketAddr, path::Path, thread, time::Duration,
-};
+use std::{collections::BTreeMap, io::Write, net::SocketAddr, path::Path, thread, time::Duration};
 
 use tempfile::TempDir;
 use testkit::{
@@ -14,7 +12,10 @@ use testkit::{
     wait::{eventually, sleep, timed},
 };
 
-use crate::server::{Server, loopback};
+use crate::{
+    page::Page,
+    server::{Server, loopback},
+};
 
 /// The addresses in every page: the proxy's and its upstream's.
 const PROXY: &str = "127.0.0.1:8080";
@@ -22,39 +23,6 @@ const UPSTREAM: &str = "127.0.0.1:9000";
 
 /// The row that shows `Retry-After` of the responses before it.
 const RETRY_AFTER: &str = "the `Retry-After` of their 429";
-
-/// A page of the book.
-struct Page(String);
-
-impl Page {
-    fn read(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/migrate").join(name);
-        Self(fs::read_to_string(path).expect("a page"))
-    }
-
-    /// The section below `heading`.
-    fn section(&self, heading: &str) -> Self {
-        let (_, rest) = self.0.split_once(&format!("\n## {heading}\n")).expect("a heading");
-        Self(format!("\n{}", rest.split("\n## ").next().unwrap_or_default()))
-    }
-
-    /// The first block in `language`.
-    fn block(&self, language: &str) -> String {
-        let fence = format!("\n```{language}\n");
-        let (_, block) = self.0.split_once(&fence).expect("a block");
-        block.split_once("\n```").expect("its end").0.to_owned() + "\n"
-    }
-
-    /// Asserts that the page has exactly these rows in its table of answers.
-    fn assert_rows(&self, rows: &[[String; 3]]) {
-        let (_, table) = self.0.split_once("\n| sent |").expect("a table");
-        let rest = table.lines().skip(2);
-        let page: Vec<&str> = rest.take_while(|line| line.starts_with("| ")).collect();
-        let measured: Vec<String> =
-            rows.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
-        assert_eq!(page, measured, "\nmeasured:\n{}", measured.join("\n"));
-    }
-}
 
 /// An upstream that holds the responses to `/files/` back until its gate is opened.
 struct Origin {
@@ -208,7 +176,7 @@ fn tallied(what: &str, sides: [&Side; 2], send: impl Fn(&Side) -> Vec<Response>)
 
 #[test]
 fn nginx_and_tidegate_answer_as_the_page_says() {
-    let page = Page::read("nginx.md");
+    let page = Page::read("migrate/nginx.md");
     let nginx = Side::peer(&page.block("nginx"), Server::nginx);
     let own = Side::tidegate(&page.block("yaml"));
     let sides = [&nginx, &own];
@@ -277,7 +245,7 @@ fn outcome(side: &Side, path: &str) -> String {
 
 #[test]
 fn nginx_and_tidegate_serve_locations_as_the_page_says() {
-    let page = Page::read("nginx.md").section("Locations and proxy_pass");
+    let page = Page::read("migrate/nginx.md").section("Locations and proxy_pass");
     let nginx = Side::peer_before(echo(), &page.block("nginx"), Server::nginx);
     let own = Side::tidegate_before(echo(), &page.block("yaml"));
     let sides = [&nginx, &own];
@@ -315,7 +283,7 @@ fn nginx_and_tidegate_serve_locations_as_the_page_says() {
 
 #[test]
 fn haproxy_and_tidegate_answer_as_the_page_says() {
-    let page = Page::read("haproxy.md");
+    let page = Page::read("migrate/haproxy.md");
     let [theirs, ours] = ["haproxy", "yaml"].map(|language| page.block(language));
     let haproxy = Side::peer(&theirs, Server::haproxy);
     let own = Side::tidegate(&ours);

@@ -53,6 +53,8 @@ enum AdjustKind {
     RefundAdmitted { nth: usize },
     /// A refund of a charge that was never made.
     RefundUnmade { ms_ago: u64, cost: u64 },
+    /// A refund of charges whose times are not known.
+    Release { cost: u64 },
     /// An additional charge.
     Overdraw { cost: u64 },
 }
@@ -164,6 +166,8 @@ fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> 
         6 => any::<usize>().prop_map(|nth| AdjustKind::RefundAdmitted { nth }),
         2 => (0..scale * 8, prop_oneof![4 => 1_u64..6, 1 => 1..=largest])
             .prop_map(|(ms_ago, cost)| AdjustKind::RefundUnmade { ms_ago, cost }),
+        2 => prop_oneof![4 => 1_u64..6, 1 => 1..=largest]
+            .prop_map(|cost| AdjustKind::Release { cost }),
         1 => overdraw.prop_map(|cost| AdjustKind::Overdraw { cost }),
     ];
     let charge = (0..count, 0_u128..2, cost).prop_map(|(limit, caller, cost)| ChargeStep {
@@ -269,6 +273,7 @@ impl StorePair<'_> {
                 let latest = self.now + max_wait.unwrap_or(0) / 2;
                 Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
+            AdjustKind::Release { cost } => Change::Release { cost },
             AdjustKind::Overdraw { cost } => Change::Overdraw { cost },
         };
         let changes: Vec<Change> = requested.iter_mut().map(change).collect();
@@ -453,18 +458,21 @@ enum LongStep {
     /// One request charges the same limit twice: a large cost and one unit.
     TwoCharges,
     RefundAdmitted,
+    /// A refund of many recent charges.
+    Release,
     Charge,
 }
 
 /// Steps for a long record: (delay in ms, step, amount).
 fn any_long_steps() -> impl Strategy<Value = Vec<(u64, LongStep, u64)>> {
-    use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, TwoCharges};
+    use LongStep::{Charge, Overdraw, Refund, RefundAdmitted, RefundOne, Release, TwoCharges};
     let step = prop_oneof![
         1 => Just(Refund),
         1 => Just(RefundOne),
         1 => Just(Overdraw),
         1 => Just(TwoCharges),
         5 => Just(RefundAdmitted),
+        1 => Just(Release),
         11 => Just(Charge),
     ];
     let delay = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
@@ -519,6 +527,7 @@ fn long_records_decide_alike() {
                 LongStep::RefundOne => AdjustKind::Refund { requests_ago: amount as usize, cost: 1 },
                 LongStep::Overdraw => AdjustKind::Overdraw { cost: amount },
                 LongStep::RefundAdmitted => AdjustKind::RefundAdmitted { nth: ago },
+                LongStep::Release => AdjustKind::Release { cost: amount * amount * amount * 20 },
             };
             pair.adjust(&limits, &[AdjustStep { limit: 0, caller: 0, kind }])?;
         }

@@ -14,13 +14,14 @@ use super::route_changes::{RouteChanges, routed};
 use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
-use crate::http1::{Fields, RequestHead};
+use crate::grpc;
+use crate::http1::{DescriptionError, Fields, RequestHead};
 use crate::identity::{AddressSource, Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
-    self, BodyAccess, CallerBucket, DecisionInput, NextStep, RefusedRoute, RequestAttributes,
-    RequestDecision, RequestRefusal, RequestSource, RequestView, RoutePlan, RoutedRequest,
-    SubjectDetails,
+    self, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
+    QuestionForm, RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource,
+    RequestView, RoutePlan, RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
 use crate::snapshot::{Action, Route, Snapshot};
@@ -33,6 +34,9 @@ const EXAMPLE_CALLER: CallerBucket = CallerBucket::Fixed(99);
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
 #[derive(Default, Serialize)]
 pub(super) struct Explanation {
+    /// The method and path of the question, if another proxy asks about the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    question: Option<String>,
     /// The request's method.
     method: String,
     /// The normalized host, as routes match it.
@@ -73,6 +77,9 @@ pub(super) struct Explanation {
     decision: &'static str,
     /// The status of the gateway's own response, as in the access log; `None` if an upstream responds.
     status: Option<u16>,
+    /// The status that the asking proxy gets instead, with `status` in `X-Tidegate-Status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent_status: Option<u16>,
     /// The reason for an error status.
     reason: Option<String>,
     /// Headers that the gateway adds to the response.
@@ -89,6 +96,8 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
+    #[serde(skip)]
+    question_form: QuestionForm,
     #[serde(skip)]
     is_grpc: bool,
     /// The form of an error's body.
@@ -135,7 +144,7 @@ impl Explanation {
     ) -> Result<(), GatewayError> {
         let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
-        self.is_grpc = respond::is_grpc(&head.fields);
+        self.is_grpc = grpc::is_grpc(&head.fields);
         self.form = ErrorForm::of(&head.fields);
         let view = RequestView::of(head);
         let listener = request.listener(snapshot);
@@ -152,8 +161,13 @@ impl Explanation {
             throttle_secret: has_throttle.then_some(overrides.secret),
             overrides: overrides.at.clone(),
             body: BodyAccess::Deferred,
+            asked: AskedSource::Question,
         };
-        let RequestDecision { client, next, .. } = plan::decide(snapshot, &input, view.clone());
+        let decision = plan::decide(snapshot, &input, view);
+        let RequestDecision { client, next, asked, .. } = decision;
+        let asked = asked.map(|asked| self.enter_question(head, *asked));
+        let head = asked.as_ref().unwrap_or(head);
+        let view = RequestView::of(head);
         if client.is_none() {
             return self.follow(next, snapshot, head);
         }
@@ -173,7 +187,9 @@ impl Explanation {
         ) {
             return self.follow(next, snapshot, head);
         }
-        self.changes = RouteChanges::of_others(snapshot, &attributes, request.peer, index);
+        if self.question.is_none() {
+            self.changes = RouteChanges::of_others(snapshot, &attributes, request.peer, index);
+        }
         let Some(index) = index else { return self.follow(next, snapshot, head) };
         let route = &snapshot.routes[index];
         self.changes.add_conditions(route);
@@ -225,6 +241,15 @@ impl Explanation {
         self.trace_route(snapshot, plan, limits, routed, now)
     }
 
+    /// Records that a proxy asks about a request. Returns the head of that one.
+    fn enter_question(&mut self, question: &RequestHead, asked: AskedRequest) -> RequestHead {
+        self.question = Some(format!("{} {}", question.method, question.path()));
+        self.question_form = asked.form;
+        let head = question.about(asked.described);
+        self.method = head.method.to_string();
+        head
+    }
+
     /// Records the decision, unless the request proceeds on its route.
     fn follow(
         &mut self,
@@ -243,6 +268,8 @@ impl Explanation {
                 self.decision = refusal.admission().label();
                 Err(refusal.error)
             }
+            // It is in a message, which `explain` does not take: a question's fields also name it.
+            NextStep::ReadCheck(_) => Err(GatewayError::Undescribed(DescriptionError::Missing)),
             NextStep::Proceed(_) => Ok(()),
         }
     }
@@ -266,6 +293,7 @@ impl Explanation {
         let route = &snapshot.routes[index];
         self.route_index = Some(index);
         self.route = Some(route.name.to_string());
+        self.is_grpc &= route.decide().is_none();
         let pattern = &route.edits.pattern;
         self.prefix = pattern.is_prefix().then(|| pattern.as_str().to_owned());
         if let Some(policy) = &route.cors {
@@ -321,6 +349,12 @@ impl Explanation {
             }
             Action::Respond(fixed) => {
                 self.set_reply(&respond::fixed_reply(fixed));
+                return Ok(());
+            }
+            Action::Decide(_) => {
+                let consumer = routed.consumer.map(OwnedConsumer::view);
+                let fields = consumer.into_iter().flat_map(Consumer::fields).collect();
+                self.set_reply(&respond::decision_reply(self.question_form, fields));
                 return Ok(());
             }
         };
@@ -379,6 +413,11 @@ impl Explanation {
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
         self.add_headers(&response.fields);
+        let rules = route.and_then(Route::decide);
+        let sent = rules.map_or(response.status, |rules| rules.sent_status(response.status));
+        if sent != response.status {
+            self.sent_status = Some(sent.as_u16());
+        }
     }
 
     /// Records a response of the gateway itself.
@@ -402,6 +441,9 @@ impl Explanation {
         let Self { method, host, path, client, .. } = self;
         if !path.is_empty() {
             writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
+        }
+        if let Some(question) = &self.question {
+            writeln!(out, "           a proxy asks about it by {question}")?;
         }
         if self.client_source == AddressSource::Unverified.label() {
             writeln!(
@@ -446,7 +488,8 @@ impl Explanation {
         writeln!(out, "decision   {}{caller}", self.decision)?;
         if let Some(status) = self.status {
             let reason = self.reason.as_deref().unwrap_or("a response of the gateway itself");
-            writeln!(out, "response   {status}: {reason}")?;
+            let sent = self.sent_status.map(|sent| format!(", sent as {sent}"));
+            writeln!(out, "response   {status}{}: {reason}", sent.unwrap_or_default())?;
         }
         for (index, (name, value)) in self.headers.iter().enumerate() {
             let label = if index == 0 { "headers" } else { "" };

@@ -87,7 +87,9 @@ pub(super) fn limit_charges<'s>(
                 let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
                 let policy = &route.limits[usize::from(planned.limit_index)];
                 let (tier, plan) = match &planned.quota {
-                    QuotaChoice::Own | QuotaChoice::Override(_) => (None, None),
+                    QuotaChoice::Own | QuotaChoice::Override(_) | QuotaChoice::Requested(_) => {
+                        (None, None)
+                    }
                     QuotaChoice::Tier(index) => (Some(*index), None),
                     QuotaChoice::Plan(index) => {
                         (None, policy.plans.get(usize::from(*index)).map(|tier| &*tier.plan))

@@ -293,7 +293,7 @@ fn faults_in_every_section_are_located() {
     let url = "expected http://host:port, https://host:port, unix:/path, srv://name or srvs://name, and nothing after it";
     let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, \
-                cookie:NAME, query:NAME or json:PATH";
+                cookie:NAME, query:NAME, json:PATH or descriptor:NAME";
     let target =
         |t: &str| GOOD.replace("{respond: {body: hi}}", &format!("{{targets: [\"{t}\"]}}"));
     let top = |line: &str| format!("{line}\n{GOOD}");
@@ -431,10 +431,10 @@ routes:
     let keys = "algorithm, block, candidate, charge_on, cost, enforce, key, max_cost, max_queue, max_wait, on_failure, quota, refund, \
                 reserve, resolution, starts, strict, tiers, time_zone, window";
     let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, \
-                query:NAME or json:PATH";
+                query:NAME, json:PATH or descriptor:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
-               upstreams, limits, auth, consumers, plans, overrides, throttle, routes";
-    let route = "name, match, upstream, redirect, respond, status, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
+               upstreams, limits, auth, consumers, plans, overrides, rate_limit_service, throttle, routes";
+    let route = "name, match, upstream, redirect, respond, status, decide, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, max_inspect, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");

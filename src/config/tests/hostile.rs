@@ -27,7 +27,7 @@ fn only_a_single_plain_document_is_accepted() {
         (
             "5",
             "1:1: `5`, expected a mapping with the keys listen, workers, admin, drain_timeout, \
-          access_log, traces, http, client, headers, store, upstreams, limits, auth, consumers, plans, overrides, throttle, routes",
+          access_log, traces, http, client, headers, store, upstreams, limits, auth, consumers, plans, overrides, rate_limit_service, throttle, routes",
         ),
     ];
     for (text, expected) in cases {

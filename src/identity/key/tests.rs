@@ -37,6 +37,7 @@ impl Request {
             ipv6_prefix: 64,
             consumer: None,
             body: None,
+            descriptor: &[],
         };
         KeyPlan(parts.to_vec()).key(&subject, SECRET)
     }

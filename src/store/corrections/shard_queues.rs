@@ -73,6 +73,7 @@ impl PendingCorrection {
             {
                 Change::Refund { charged_at, cost }
             }
+            (Change::Release { .. }, Change::Release { .. }) => Change::Release { cost },
             (Change::Overdraw { .. }, Change::Overdraw { .. }) => Change::Overdraw { cost },
             _ => return false,
         };
@@ -272,7 +273,7 @@ fn sort_slots(batch: &mut [PendingCorrection]) {
         Change::Refund { charged_at, .. } if pending.limit.algorithm().takes_slot() => {
             Some(charged_at)
         }
-        Change::Refund { .. } | Change::Overdraw { .. } => None,
+        Change::Refund { .. } | Change::Release { .. } | Change::Overdraw { .. } => None,
     };
     let positions: Vec<usize> = (0..batch.len()).filter(|&at| slot(&batch[at]).is_some()).collect();
     let mut slots: Vec<PendingCorrection> = positions.iter().map(|&at| batch[at].clone()).collect();

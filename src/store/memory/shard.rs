@@ -93,7 +93,7 @@ impl RecordShard {
         now: StoreTime,
         change: Change,
     ) -> Decision {
-        if matches!(change, Change::Refund { .. }) && self.table.find(charge.id).is_none() {
+        if change.gives_back() && self.table.find(charge.id).is_none() {
             return AlgorithmState::fresh(charge.quota.algorithm).decide(&charge.quota, now, 0);
         }
         // A refusal of a block counts as a request, so that made-up keys do not evict blocked callers.

@@ -27,6 +27,7 @@
 //! | `backend.rs` | memory and each Redis topology: lists of runs, and gateways that share a store |
 //! | `http2_client.rs`, `http2_upstream.rs` | HTTP/2 with the `h2` crate, on either side |
 //! | `http2_frames.rs` | HTTP/2 frames by hand, valid or not |
+//! | `rate_limit_client.rs` | a gRPC client of the rate limit service |
 //! | `tls.rs` | certificates made for a test, a TLS client, a TLS upstream |
 //! | `process.rs`, `terminal.rs`, `port.rs` | the binary as a child process, on a terminal, with ports that no other test takes |
 //! | `wait.rs`, `random.rs` | waiting for events; numbers that are the same in every run |
@@ -57,6 +58,7 @@ pub mod port;
 pub mod process;
 pub mod protocol;
 pub mod random;
+pub mod rate_limit_client;
 pub mod redis_server;
 pub mod redis_topology;
 pub mod scripts;

@@ -50,7 +50,7 @@ fn take(queues: &mut ShardQueues<u8>) -> Option<(u8, Vec<u64>)> {
 fn times(batch: &[PendingCorrection]) -> Vec<u64> {
     let time = |pending: &PendingCorrection| match pending.change {
         Change::Refund { charged_at, .. } => charged_at.as_unix_ms(),
-        Change::Overdraw { .. } => u64::MAX,
+        Change::Release { .. } | Change::Overdraw { .. } => u64::MAX,
     };
     batch.iter().map(time).collect()
 }

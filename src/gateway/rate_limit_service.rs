@@ -1,0 +1,222 @@
+//! Calls to the rate limit service: from a request's head to its response.
+//!
+//! A call takes none of the steps of a request that has a route: it is read, planned by its domain, charged and
+//! answered. What happens to it is in the same ledger: access log, metrics and traces show it under the label of its
+//! domain.
+
+use std::rc::Rc;
+
+use http::{Method, StatusCode};
+use prost::Message;
+
+use super::{
+    Gateway, Peer, call_charges::CallCharges, charged_limit::ChargedLimits,
+    consumer_records::RecordsLookup, context::RequestContext, draft_response::DraftResponse,
+    response::Response,
+};
+use crate::{
+    auth::ConsumerQuery,
+    grpc::{self, GrpcError, GrpcStatus, frame_message},
+    http1::{Fields, RequestHead, Version},
+    identity::{Consumer, OwnedConsumer},
+    limit::Admission,
+    rate_limit_service::{
+        MAX_DESCRIPTORS, SHOULD_RATE_LIMIT, blocked_status, header_values, limited_status,
+        messages::{DescriptorStatus, RateLimitRequest, RateLimitResponse, ResponseCode},
+        metadata, unlimited_status,
+    },
+    respond::{self, HeaderReader, LocalReply},
+    snapshot::{ChargeContext, DescriptorRule},
+    transport::ClientStream,
+};
+
+/// Why a request is answered without a gRPC status.
+enum NotACall {
+    /// It is HTTP/1.
+    Version,
+    /// Its method is not POST.
+    Method,
+    /// Its content is not gRPC.
+    MediaType,
+}
+
+impl Gateway {
+    /// Answers one call. Every failure becomes a response.
+    pub(super) async fn answer_call(
+        &self,
+        peer: &Peer,
+        head: Box<RequestHead>,
+        client: Rc<dyn ClientStream>,
+    ) -> Response {
+        let mut request = self.begin(self.rules(), peer, head, client);
+        if let Some(reply) = refuse_other(&request.head) {
+            return self.finish(request, &[], DraftResponse::Local(reply));
+        }
+        let mut limits = ChargedLimits::new();
+        let draft = match self.serve_call(&mut request, &mut limits).await {
+            Ok(message) => {
+                request.held.trailers = Some(Box::new(grpc::trailers()));
+                let fields = Fields::from_iter([("content-type", grpc::MEDIA_TYPE)]);
+                let body = frame_message(&message).into();
+                DraftResponse::Local(LocalReply { status: StatusCode::OK, fields, body })
+            }
+            Err(error) => DraftResponse::GrpcRefusal(respond::grpc_failure(&error)),
+        };
+        self.finish(request, &limits, draft)
+    }
+
+    /// Executes the method that a call names. Returns the message of its response. `limits` receives what it was
+    /// charged to.
+    async fn serve_call(
+        &self,
+        request: &mut RequestContext,
+        limits: &mut ChargedLimits,
+    ) -> Result<Vec<u8>, GrpcError> {
+        match request.head.path() {
+            SHOULD_RATE_LIMIT => {
+                let message = grpc::read_message(&*request.client).await?;
+                let call = RateLimitRequest::decode(&message[..]).map_err(|error| {
+                    let text = format!("the message is no RateLimitRequest: {error}");
+                    GrpcError::new(GrpcStatus::InvalidArgument, text)
+                })?;
+                let response = self.should_rate_limit(request, &call, limits).await?;
+                Ok(response.encode_to_vec())
+            }
+            path => {
+                let text = format!("no method {path}; expected {SHOULD_RATE_LIMIT}");
+                Err(GrpcError::new(GrpcStatus::Unimplemented, text))
+            }
+        }
+    }
+
+    async fn should_rate_limit(
+        &self,
+        request: &mut RequestContext,
+        call: &RateLimitRequest,
+        limits: &mut ChargedLimits,
+    ) -> Result<RateLimitResponse, GrpcError> {
+        check_call(call)?;
+        let Some(domain) = request.rules().domain(&call.domain) else {
+            request.ledger.admission = Admission::Unlimited;
+            let statuses = call.descriptors.iter().map(|_| unlimited_status()).collect();
+            let overall_code = ResponseCode::Ok.into();
+            return Ok(RateLimitResponse {
+                overall_code,
+                statuses,
+                ..RateLimitResponse::default()
+            });
+        };
+        request.ledger.domain = Some(Rc::clone(&domain));
+        if let Some(name) = domain.settings.consumer_of(call) {
+            request.ledger.consumer = Some(self.named_consumer(name).await?);
+        }
+        let consumer = request.ledger.consumer.as_ref().map(OwnedConsumer::view);
+        let overrides = self.overrides();
+        let context =
+            ChargeContext { secret: self.shared.store.key_secret(), overrides: overrides.as_ref() };
+        let planned = domain.settings.plan(call, consumer, context);
+        let planned = planned
+            .map_err(|error| GrpcError::new(GrpcStatus::InvalidArgument, error.to_string()))?;
+        let mut charges = CallCharges::new(&domain, planned);
+        let made = self.charge_call(request, &mut charges).await;
+        limits.extend(charges.limits().cloned());
+        made.map_err(|error| GrpcError::new(GrpcStatus::Unavailable, error.to_string()))?;
+        Ok(response(request, call, &charges))
+    }
+
+    /// The consumer called `name`, with the plan and the billing day of its record. One without a record has neither.
+    async fn named_consumer(&self, name: &str) -> Result<OwnedConsumer, GrpcError> {
+        let unavailable =
+            |_| GrpcError::new(GrpcStatus::Unavailable, "the consumers cannot be read");
+        let records = match self.records_of(ConsumerQuery::Name(name)).map_err(unavailable)? {
+            RecordsLookup::Known(records) => records,
+            RecordsLookup::Pending(pending) => {
+                self.wait_for_records(pending).await.map_err(unavailable)?
+            }
+        };
+        let found = self.consumer_in(&records, name, None);
+        Ok(found.unwrap_or_else(|| Consumer::new(name, None).into()))
+    }
+}
+
+/// The response to a request that is no gRPC call; `None` for a call.
+fn refuse_other(head: &RequestHead) -> Option<LocalReply> {
+    let reason = if head.version != Version::Http2 {
+        NotACall::Version
+    } else if head.method != Method::POST {
+        NotACall::Method
+    } else if !grpc::is_grpc(&head.fields) {
+        NotACall::MediaType
+    } else {
+        return None;
+    };
+    let (status, text) = match reason {
+        NotACall::Version => (
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            "this listener serves gRPC: use HTTP/2, in clear with prior knowledge\n",
+        ),
+        NotACall::Method => {
+            (StatusCode::METHOD_NOT_ALLOWED, "this listener serves gRPC: use POST\n")
+        }
+        NotACall::MediaType => (
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "this listener serves gRPC: use content-type: application/grpc\n",
+        ),
+    };
+    let mut fields = Fields::from_iter([("content-type", "text/plain")]);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        fields.push("allow", "POST");
+    }
+    Some(LocalReply { status, fields, body: text.into() })
+}
+
+/// Checks what no domain needs to know. The first two errors are those of envoyproxy/ratelimit.
+fn check_call(call: &RateLimitRequest) -> Result<(), GrpcError> {
+    if call.domain.is_empty() {
+        return Err(GrpcError::new(GrpcStatus::Unknown, "rate limit domain must not be empty"));
+    }
+    if call.descriptors.is_empty() {
+        let text = "rate limit descriptor list must not be empty";
+        return Err(GrpcError::new(GrpcStatus::Unknown, text));
+    }
+    let count = call.descriptors.len();
+    if count > MAX_DESCRIPTORS {
+        let text = format!("{count} descriptors; expected at most {MAX_DESCRIPTORS}");
+        return Err(GrpcError::new(GrpcStatus::InvalidArgument, text));
+    }
+    Ok(())
+}
+
+/// The response to a call whose charges are decided.
+fn response(
+    request: &RequestContext,
+    call: &RateLimitRequest,
+    charges: &CallCharges,
+) -> RateLimitResponse {
+    let statuses: Vec<DescriptorStatus> = (0..call.descriptors.len())
+        .map(|index| match charges.rule(index) {
+            Some(DescriptorRule::Blocked(limit)) => blocked_status(limit),
+            _ => limited_status(charges.outcomes(index)),
+        })
+        .collect();
+    let is_refused = charges.admission.is_refused();
+    let code = if is_refused { ResponseCode::OverLimit } else { ResponseCode::Ok };
+    let mut fields = Fields::new();
+    let families = request.rules().snapshot.headers;
+    respond::write_rate_headers(&mut fields, charges.reports(), families, HeaderReader::Any);
+    let refused_by = request.ledger.refused_by.last().filter(|_| is_refused);
+    if is_refused
+        && charges.blocked_by().is_none()
+        && let Some(seconds) = respond::retry_after(charges.reports())
+    {
+        fields.push_number("retry-after", seconds);
+    }
+    let reports = |index: &usize| charges.outcomes(*index).any(|outcome| outcome.reports());
+    let reported: Vec<usize> = (0..call.descriptors.len()).filter(reports).collect();
+    RateLimitResponse {
+        overall_code: code.into(),
+        statuses,
+        response_headers_to_add: header_values(&fields),
+        dynamic_metadata: metadata(refused_by.map(|limit| limit.name()), &reported),
+    }
+}

@@ -1,0 +1,254 @@
+//! Compiles `rate_limit_service`: its listener, and the domains whose limits apply to descriptors.
+//!
+//! | file | content |
+//! |---|---|
+//! | `check` | which limits a domain may name, and which a route |
+//! | `plan` | the charges of a call: [`RateLimitDomain::plan`] |
+//! | `tree` | the tree of descriptors of a file of envoyproxy/ratelimit |
+
+mod check;
+mod plan;
+mod tree;
+
+use std::{path::Path, sync::Arc};
+
+use ahash::RandomState;
+use hashbrown::{HashMap, HashSet};
+
+use self::tree::{CompiledTree, DescriptorTree};
+use super::ListenerRules;
+use super::limits::{self, NamedLimit};
+use super::listen::{certificates, tls_fault};
+use super::policy::LimitPolicy;
+use super::section::Section;
+use crate::config::{
+    self, AlgorithmConfig, Config, Duration, Faults, LimitConfig, RateLimitDomainConfig,
+    RateLimitServiceConfig, WindowConfig,
+};
+use crate::identity::{DescriptorEntry, KeyPart};
+use crate::rate_limit_service::LimitRole;
+use crate::tls::{TlsFile, server::OfferedProtocols};
+
+pub use self::plan::{DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall};
+
+/// Envoy's rate limit service.
+#[derive(Debug)]
+pub struct RateLimitService {
+    /// How connections of its listener begin.
+    pub listener: Arc<ListenerRules>,
+    /// The domains, by name.
+    pub domains: HashMap<Box<str>, Arc<RateLimitDomain>, RandomState>,
+    /// The files of domains, as they were read.
+    pub(super) files: Vec<TlsFile>,
+}
+
+/// The limits of one domain.
+#[derive(Debug, Default)]
+pub struct RateLimitDomain {
+    /// Its name.
+    pub name: Box<str>,
+    /// How metrics, the access log and traces name it, where they name routes: `rate_limit_service:NAME`.
+    pub label: Box<str>,
+    /// All limits and their candidates; the last is [`Self::requested`].
+    pub limits: Vec<Arc<LimitPolicy>>,
+    /// Which of them apply to which descriptors.
+    rules: DescriptorRules,
+    /// The indices of limits that report that a descriptor is over them, instead of refusing.
+    reporting: HashSet<usize, RandomState>,
+    /// The name of the entry that names the consumer.
+    consumer: Option<Box<str>>,
+    /// The index of the limit of descriptors that have a quota of their own, without that quota.
+    requested: usize,
+}
+
+/// Which limits apply to which descriptors.
+#[derive(Debug)]
+enum DescriptorRules {
+    /// By the names of their entries.
+    Names(Vec<NameRule>),
+    /// By a tree of names and values.
+    Tree(DescriptorTree),
+}
+
+/// The limits of the descriptors whose entries have these names.
+#[derive(Debug)]
+struct NameRule {
+    names: Box<[Box<str>]>,
+    /// Indices in [`RateLimitDomain::limits`].
+    limits: Vec<usize>,
+}
+
+impl Default for DescriptorRules {
+    fn default() -> Self {
+        Self::Names(Vec::new())
+    }
+}
+
+impl NameRule {
+    /// True if `entries` have exactly the names of the rule, each once.
+    fn applies_to(&self, entries: &[DescriptorEntry<'_>]) -> bool {
+        let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+        self.names.len() == entries.len() && self.names.iter().all(|name| has(name))
+    }
+}
+
+/// Compiles the service; `None` without one. Adds the limits of files to `limits`.
+pub(super) fn compile(
+    root: &Section<'_>,
+    config: &Config,
+    limits: &mut Vec<Arc<LimitPolicy>>,
+) -> Option<RateLimitService> {
+    check::requests(root, config);
+    let service = config.rate_limit_service.as_ref()?;
+    let section = root.at("rate_limit_service");
+    check::address(root, config, service);
+    check::names(&section, service);
+    let mut files = Vec::new();
+    let mut domains = HashMap::default();
+    for (name, domain) in &service.domains {
+        let section = section.at("domains").entry(name);
+        check::limits(&section, domain, config);
+        let mut compiled = match &domain.file {
+            None => named_domain(name, domain, limits),
+            Some(path) => {
+                file_domain(&section, name, path, config, limits, &mut files).unwrap_or_default()
+            }
+        };
+        compiled.label = format!("rate_limit_service:{name}").into();
+        compiled.requested = compiled.limits.len();
+        compiled.limits.push(requested_limit(&section, name, config));
+        let fits = compiled.limits.len() <= usize::from(u16::MAX);
+        let expected = format!("at most {}", u16::MAX - 1);
+        section.ensure(fits, "too many limits", &expected);
+        domains.insert(name.as_str().into(), Arc::new(compiled));
+    }
+    Some(RateLimitService { listener: Arc::new(listener(&section, service)), domains, files })
+}
+
+/// The rules of the listener.
+fn listener(section: &Section<'_>, service: &RateLimitServiceConfig) -> ListenerRules {
+    let offered = OfferedProtocols::Http2AndHttp1;
+    let tls = service.tls.as_ref().and_then(|tls| certificates(section, tls, offered));
+    ListenerRules {
+        address: service.address.to_string().into(),
+        tls,
+        http2: true,
+        proxy_protocol: None,
+        redirect_https: None,
+    }
+}
+
+/// A domain with limits of the configuration.
+fn named_domain(
+    name: &str,
+    domain: &RateLimitDomainConfig,
+    limits: &[Arc<LimitPolicy>],
+) -> RateLimitDomain {
+    let consumer = consumer_entry(domain);
+    let (mut compiled, mut rules) = (Vec::new(), Vec::<NameRule>::new());
+    for limit in &domain.limits {
+        let Some(policy) = limits.iter().find(|policy| policy.limit.name() == limit) else {
+            continue;
+        };
+        let names = names(&policy.key.0, consumer);
+        let known = rules.iter().position(|rule| rule.names == names);
+        let index = known.unwrap_or(rules.len());
+        if known.is_none() {
+            rules.push(NameRule { names, limits: Vec::new() });
+        }
+        for policy in [Some(policy), policy.candidate.as_ref()].into_iter().flatten() {
+            rules[index].limits.push(compiled.len());
+            compiled.push(Arc::clone(policy));
+        }
+    }
+    RateLimitDomain {
+        name: name.into(),
+        limits: compiled,
+        rules: DescriptorRules::Names(rules),
+        consumer: consumer.map(Into::into),
+        ..RateLimitDomain::default()
+    }
+}
+
+/// A domain with the limits of a file; `None` if the file is faulty.
+fn file_domain(
+    section: &Section<'_>,
+    name: &str,
+    path: &Path,
+    config: &Config,
+    limits: &mut Vec<Arc<LimitPolicy>>,
+    files: &mut Vec<TlsFile>,
+) -> Option<RateLimitDomain> {
+    let at = section.at("file");
+    let read = TlsFile::read(path).map_err(|error| tls_fault(&at, &error));
+    let (file, bytes) = read.ok()?;
+    files.push(file);
+    let shown = path.display().to_string();
+    let report = |faults: Faults| faults.iter().for_each(|own| section.fault_of_file(own.clone()));
+    let text = config::text_of(&shown, &bytes).map_err(report).ok()?;
+    let read = config::read_descriptors(&shown, text).map_err(report).ok()?;
+    if read.domain != *name {
+        let what = format!("the domain `{}` in the file of the domain `{name}`", read.domain);
+        let expected = format!("`{name}`, or the domain of the file in `domains`");
+        let location = read.domain_location;
+        section.fault_of_file(config::descriptors_fault((&shown, text), location, what, &expected));
+    }
+    let CompiledTree { tree, limits: own, reporting } =
+        tree::compile(section, name, &read, config, limits.len());
+    limits.extend(own.iter().map(Arc::clone));
+    Some(RateLimitDomain {
+        name: name.into(),
+        limits: own,
+        rules: DescriptorRules::Tree(tree),
+        reporting,
+        ..RateLimitDomain::default()
+    })
+}
+
+/// The limit of descriptors that have a quota of their own. No configured name has the character `:`.
+fn requested_limit(section: &Section<'_>, domain: &str, config: &Config) -> Arc<LimitPolicy> {
+    let window = WindowConfig::Length(Duration::from_secs(1));
+    let limit = LimitConfig {
+        algorithm: AlgorithmConfig::FixedWindow,
+        key: Vec::new(),
+        ..LimitConfig::new(1, window)
+    };
+    let name = format!("{domain}:descriptor");
+    // It is in no list of limits: its quota is that of each call.
+    let named = NamedLimit { name: &name, limit: &limit, index: usize::MAX };
+    limits::compile_one(section, &named, config, &[])
+}
+
+/// The name of the entry that names the consumer.
+fn consumer_entry(domain: &RateLimitDomainConfig) -> Option<&str> {
+    match &domain.consumer {
+        Some(KeyPart::Descriptor(name)) => Some(name),
+        _ => None,
+    }
+}
+
+/// The names of the entries to which a limit with this key applies, sorted.
+fn names(key: &[KeyPart], consumer: Option<&str>) -> Box<[Box<str>]> {
+    let mut names: Vec<Box<str>> = Vec::new();
+    for part in key {
+        match part {
+            KeyPart::Descriptor(name) => names.push(name.as_str().into()),
+            KeyPart::Consumer | KeyPart::Plan => names.extend(consumer.map(Into::into)),
+            _ => {}
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    names.into()
+}
+
+impl RateLimitDomain {
+    /// What the limit with this index does with a call that it does not admit.
+    pub fn role(&self, limit: u16) -> LimitRole {
+        if self.reporting.contains(&usize::from(limit)) {
+            LimitRole::Reports
+        } else {
+            LimitRole::Refuses
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Checks of `rate_limit_service` that need more than one value, and of limits by descriptors elsewhere.
+
+use ahash::RandomState;
+use hashbrown::HashSet;
+
+use super::super::section::Section;
+use crate::config::{
+    AlgorithmConfig, Config, CostConfig, LimitConfig, RateLimitDomainConfig, RateLimitServiceConfig,
+};
+use crate::identity::KeyPart;
+
+/// The syntax of a domain's name, for faults.
+const NAME_SYNTAX: &str = "a name of 1 to 128 letters, digits, `_`, `.`, `-`, `/` or `:`";
+
+/// Reports an address that another listener has.
+pub(super) fn address(root: &Section<'_>, config: &Config, service: &RateLimitServiceConfig) {
+    let address = service.address;
+    let is_same = |other| other == address && address.0.port() != 0;
+    let taken = if config.listen.iter().any(|listener| is_same(listener.address)) {
+        "listen"
+    } else if config.admin.as_ref().and_then(|own| own.address.tcp()).is_some_and(is_same) {
+        "admin"
+    } else {
+        return;
+    };
+    let section = root.at("rate_limit_service").at("address");
+    section.fault(format!("`{address}`, which `{taken}` also has"), "an address of its own");
+}
+
+/// Reports domains with faulty names.
+pub(super) fn names(section: &Section<'_>, service: &RateLimitServiceConfig) {
+    let section = section.at("domains");
+    section.ensure(!service.domains.is_empty(), "no domain", "at least one");
+    for name in service.domains.keys() {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/:".contains(&byte);
+        let is_name = (1..=128).contains(&name.len()) && name.bytes().all(is_allowed);
+        if !is_name {
+            section.entry(name).fault_at_key(format!("`{name}`"), NAME_SYNTAX);
+        }
+    }
+}
+
+/// Reports limits that do not exist, or that cannot be charged for descriptors.
+pub(super) fn limits(section: &Section<'_>, domain: &RateLimitDomainConfig, config: &Config) {
+    if let Some(part) = &domain.consumer {
+        let section = section.at("consumer");
+        section.ensure(
+            is_entry(part),
+            &format!("`{part}`"),
+            "the entry with its name: `descriptor:NAME`",
+        );
+    }
+    if domain.file.is_some() {
+        let has_none = domain.limits.is_empty() && domain.consumer.is_none();
+        let what = "`file` with `limits` or `consumer`";
+        section.at("file").ensure(has_none, what, "`file` alone, or another domain");
+        return;
+    }
+    let at = section.at("limits");
+    at.ensure(!domain.limits.is_empty(), "no limit", "at least one, or `file`");
+    let mut seen = HashSet::<&str, RandomState>::default();
+    for (index, name) in domain.limits.iter().enumerate() {
+        let at = at.index(index);
+        at.ensure_reference("limit", name, &config.limits);
+        at.ensure(seen.insert(name), &format!("duplicate limit `{name}`"), "each limit once");
+        if let Some(limit) = config.limits.get(name) {
+            check_limit(&at, name, limit, domain);
+        }
+    }
+}
+
+fn check_limit(at: &Section<'_>, name: &str, limit: &LimitConfig, domain: &RateLimitDomainConfig) {
+    let own = at.root().at("limits").entry(name);
+    if !own.can_read(&["key", "algorithm", "cost"]) {
+        return;
+    }
+    for part in limit.key.iter().chain(limit.tiers.iter().map(|tier| &tier.matches.part)) {
+        let (is_valid, expected) = match part {
+            KeyPart::Descriptor(_) => (true, ""),
+            KeyPart::Consumer | KeyPart::Plan => {
+                (domain.consumer.is_some(), "`consumer: descriptor:NAME` in the domain")
+            }
+            _ => (false, "parts `descriptor:NAME`, `consumer` or `plan`"),
+        };
+        let what = format!("`{name}` reads `{part}`, which a descriptor does not have");
+        at.ensure(is_valid, &what, expected);
+    }
+    if limit.key.is_empty() {
+        let what = format!("`{name}` has no key, so that it applies to no descriptor");
+        at.fault(what, "a key such as [descriptor:user]");
+    }
+    if limit.algorithm == AlgorithmConfig::LeakyBucket {
+        let what = format!("`{name}` is a `leaky_bucket`, whose requests wait in the gateway");
+        at.fault(what, "another algorithm");
+    }
+    if !matches!(limit.cost, CostConfig::Fixed(_)) {
+        let what = format!("`{name}` reads its cost from a message, and a call has hits instead");
+        at.fault(what, "a limit with a fixed cost");
+    }
+    if !limit.refund.is_empty() || limit.charge_on.is_some() {
+        let what = format!("`{name}` refunds by statuses of responses, which a call does not have");
+        at.fault(what, "a limit without `refund` and `charge_on`");
+    }
+}
+
+/// Reports parts `descriptor:NAME` where requests are counted or hashed: a request has none.
+pub(super) fn requests(root: &Section<'_>, config: &Config) {
+    for (index, route) in config.routes.iter().enumerate() {
+        let section = root.at("routes").index(index);
+        let status = route.status.as_deref().unwrap_or_default();
+        for (key, names) in [("limits", &route.limits[..]), ("status", status)] {
+            for (index, name) in names.iter().enumerate() {
+                let Some(limit) = config.limits.get(name) else { continue };
+                let tiers = limit.tiers.iter().map(|tier| &tier.matches.part);
+                if let Some(part) = limit.key.iter().chain(tiers).find(|part| is_entry(part)) {
+                    let what = format!("`{name}` reads `{part}`, which a request does not have");
+                    let expected = "it in a domain of `rate_limit_service`, or another limit";
+                    section.at(key).index(index).fault(what, expected);
+                }
+            }
+        }
+    }
+    for (name, upstream) in &config.upstreams {
+        let section = root.at("upstreams").entry(name).at("hash_key");
+        for (index, part) in upstream.hash_key.iter().enumerate().filter(|(_, own)| is_entry(own)) {
+            let what = format!("`{part}`, which a request does not have");
+            section.index(index).fault(what, "a part of a request, such as client_ip");
+        }
+    }
+}
+
+fn is_entry(part: &KeyPart) -> bool {
+    matches!(part, KeyPart::Descriptor(_))
+}

@@ -1,0 +1,55 @@
+//! Permits that calls take and give back.
+
+use testkit::{
+    backend::{MEMORY_AND_REDIS, on_each},
+    rate_limit_client::{descriptor, given_back},
+};
+use tidegate::clock::Clock;
+
+use super::{NOW, connect_first};
+
+const RULES: &str = "
+    rate_limit_service:
+      address: 127.0.0.1:0
+      domains: {edge: {limits: [running]}}
+    limits:
+      running: {algorithm: concurrency, quota: 2, window: 30s, key: ['descriptor:job']}
+    upstreams: {app: {respond: {}}}
+    routes: [{name: all, upstream: app}]
+";
+
+#[test]
+fn a_permit_comes_back_with_negative_hits_at_any_later_time() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let clock = Clock::manual(NOW);
+        let fleet = backend.start(RULES, &clock);
+        let mut client = connect_first(&fleet);
+        let mut take = || client.ask("edge", vec![descriptor("job=a")]).is_ok();
+        assert!(take());
+        clock.set(NOW + 7_300);
+        assert!(take() && !take());
+        clock.set(NOW + 12_000);
+        let mut client = connect_first(&fleet);
+        let back = client.ask("edge", vec![given_back("job=a", 1)]);
+        assert_eq!(back.statuses(), ["ok 1"]);
+        assert!(client.ask("edge", vec![descriptor("job=a")]).is_ok());
+        assert!(!client.ask("edge", vec![descriptor("job=a")]).is_ok());
+        assert_eq!(client.ask("edge", vec![given_back("job=a", 9)]).statuses(), ["ok 2"]);
+        assert_eq!(client.ask("edge", vec![given_back("job=a", 9)]).statuses(), ["ok 2"]);
+    });
+}
+
+#[test]
+fn a_permit_that_is_not_given_back_ends_with_its_lease() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let clock = Clock::manual(NOW);
+        let fleet = backend.start(RULES, &clock);
+        let mut client = connect_first(&fleet);
+        let mut take = || client.ask("edge", vec![descriptor("job=a")]).is_ok();
+        assert!(take() && take() && !take());
+        clock.set(NOW + 29_999);
+        assert!(!take());
+        clock.set(NOW + 31_000);
+        assert!(take() && take() && !take());
+    });
+}

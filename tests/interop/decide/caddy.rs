@@ -1,0 +1,46 @@
+use super::{Asker, Page};
+use crate::server::Server;
+
+fn page() -> Page {
+    Page::read("decide/caddy.md")
+}
+
+fn blocks() -> [String; 3] {
+    page().blocks("caddyfile").collect::<Vec<_>>().try_into().expect("three blocks")
+}
+
+fn start(configuration: &str) -> Asker {
+    Asker::start(&page(), configuration, Server::caddy)
+}
+
+#[test]
+fn caddy_admits_exactly_the_quota() {
+    let [long, short, _] = blocks();
+    start(&long).assert_admits_the_quota();
+    start(&short).assert_admits_the_quota();
+}
+
+#[test]
+fn caddy_gives_headers_of_the_decision_to_both_sides() {
+    let [long, short, _] = blocks();
+    start(&long).assert_shows_what_is_left();
+    start(&long).assert_names_the_consumer();
+    start(&short).assert_names_the_consumer();
+}
+
+#[test]
+fn caddy_asks_about_the_request_that_it_received() {
+    let [long, short, _] = blocks();
+    start(&long).assert_cannot_be_deceived();
+    start(&short).assert_cannot_be_deceived();
+}
+
+#[test]
+fn caddy_refuses_while_tidegate_is_away_unless_configured_otherwise() {
+    let [long, short, handler] = blocks();
+    for configuration in [long, short] {
+        assert_eq!(start(&configuration).status_without_gateway(), 502);
+        let site = configuration.trim_end().strip_suffix('}').expect("a site");
+        assert_eq!(start(&format!("{site}{handler}}}\n")).status_without_gateway(), 200);
+    }
+}

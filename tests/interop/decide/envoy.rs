@@ -1,0 +1,92 @@
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Asker, Page};
+use crate::server::Server;
+
+/// Starts Envoy with a configuration in YAML.
+fn envoy(directory: &Path, configuration: &str, ports: &[u16]) -> Server {
+    let value: Value = serde_yaml::from_str(configuration).expect("YAML");
+    Server::envoy(directory, &value, ports)
+}
+
+fn page() -> Page {
+    Page::read("decide/envoy.md")
+}
+
+/// Starts Envoy with the page's configuration over gRPC, in which `change` changes something.
+fn start_grpc(change: impl FnOnce(String) -> String) -> Asker {
+    let page = page();
+    let value = |heading: &str| -> Value {
+        serde_yaml::from_str(&page.section(heading).block("yaml,foreign")).expect("YAML")
+    };
+    let (mut all, mut parts) = (value("Over HTTP"), value("Over gRPC"));
+    let resources = &mut all["static_resources"];
+    resources["clusters"][0] = parts["clusters"][0].take();
+    let manager = &mut resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+    manager["http_filters"][0] = parts["http_filters"][0].take();
+    Asker::start(&page, &change(serde_yaml::to_string(&all).expect("YAML")), envoy)
+}
+
+/// Starts Envoy with the page's configuration over HTTP, in which `change` changes something.
+fn start_http(change: impl FnOnce(String) -> String) -> Asker {
+    let page = page();
+    let configuration = change(page.section("Over HTTP").block("yaml,foreign"));
+    Asker::start(&page, &configuration, envoy)
+}
+
+fn unchanged(configuration: String) -> String {
+    configuration
+}
+
+/// The configuration that admits requests while Tidegate is away.
+fn open(configuration: String) -> String {
+    let closed = "failure_mode_allow: false";
+    assert!(configuration.contains(closed));
+    configuration.replace(closed, "failure_mode_allow: true")
+}
+
+#[test]
+fn envoy_admits_exactly_the_quota_over_http() {
+    start_http(unchanged).assert_admits_the_quota();
+}
+
+#[test]
+fn envoy_gives_headers_of_the_decision_to_both_sides_over_http() {
+    start_http(unchanged).assert_shows_what_is_left();
+    start_http(unchanged).assert_names_the_consumer();
+}
+
+#[test]
+fn envoy_asks_about_the_request_that_it_received_over_http() {
+    start_http(unchanged).assert_cannot_be_deceived();
+}
+
+#[test]
+fn envoy_refuses_while_tidegate_is_away_unless_configured_otherwise() {
+    assert_eq!(start_http(unchanged).status_without_gateway(), 503);
+    assert_eq!(start_http(open).status_without_gateway(), 200);
+}
+
+#[test]
+fn envoy_admits_exactly_the_quota_over_grpc() {
+    start_grpc(unchanged).assert_admits_the_quota();
+}
+
+#[test]
+fn envoy_gives_headers_of_the_decision_to_both_sides_over_grpc() {
+    start_grpc(unchanged).assert_shows_what_is_left();
+    start_grpc(unchanged).assert_names_the_consumer();
+}
+
+#[test]
+fn envoy_asks_about_the_request_that_it_received_over_grpc() {
+    start_grpc(unchanged).assert_cannot_be_deceived();
+}
+
+#[test]
+fn envoy_refuses_over_grpc_while_tidegate_is_away_unless_configured_otherwise() {
+    assert_eq!(start_grpc(unchanged).status_without_gateway(), 503);
+    assert_eq!(start_grpc(open).status_without_gateway(), 200);
+}
