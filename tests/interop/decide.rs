@@ -133,7 +133,8 @@ impl Asker {
         let consumer = || {
             let request = self.application.request_texts().pop().expect("a request");
             let lines = request.lines().map(str::to_ascii_lowercase);
-            let lines = lines.filter_map(|line| line.strip_prefix("x-consumer-").map(str::to_owned));
+            let lines =
+                lines.filter_map(|line| line.strip_prefix("x-consumer-").map(str::to_owned));
             let mut all: Vec<String> = lines.collect();
             all.sort();
             all.join(", ")

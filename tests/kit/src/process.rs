@@ -33,6 +33,16 @@ pub fn with_open_files(command: &Command, open_files: u64) -> Command {
     limited
 }
 
+/// The CPU time of the threads of our child process `id` so far.
+pub fn cpu_time(id: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task"));
+    let nanoseconds = tasks.expect("our own child").flatten().filter_map(|task| {
+        let times = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        times.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
 /// A gateway as a child process; killed when dropped.
 pub struct Process {
     child: Child,
@@ -112,12 +122,7 @@ impl Process {
 
     /// The CPU time of its threads so far.
     pub fn cpu_time(&self) -> Duration {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        let nanoseconds = tasks.expect("our own child").flatten().filter_map(|task| {
-            let times = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-            times.split(' ').next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(nanoseconds.sum())
+        cpu_time(self.child.id())
     }
 
     /// Waits until it has exited and its log is complete.
