@@ -56,6 +56,7 @@ fn envoy_admits_exactly_the_quota_over_http() {
 fn envoy_gives_headers_of_the_decision_to_both_sides_over_http() {
     start_http(unchanged).assert_shows_what_is_left();
     start_http(unchanged).assert_names_the_consumer();
+    start_http(unchanged).assert_forwards_bodies();
 }
 
 #[test]
@@ -78,6 +79,7 @@ fn envoy_admits_exactly_the_quota_over_grpc() {
 fn envoy_gives_headers_of_the_decision_to_both_sides_over_grpc() {
     start_grpc(unchanged).assert_shows_what_is_left();
     start_grpc(unchanged).assert_names_the_consumer();
+    start_grpc(unchanged).assert_forwards_bodies();
 }
 
 #[test]
