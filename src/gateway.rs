@@ -22,7 +22,7 @@
 //!   corrections; `settlement.rs`: costs that are known when a response ends; `settled_report.rs`: their trailers.
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `decide.rs`: the actions of a route.
-//! - `rate_limit_service.rs`, `call_charges.rs`: calls to the rate limit service, which have a domain instead of a route.
+//! - `rate_limit_service.rs`, `call_charges.rs`, `grpc_streams.rs`: calls to the rate limit service, which have a domain instead of a route.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
 //! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
@@ -54,6 +54,7 @@ mod delay_queue;
 mod draft_response;
 mod finish;
 mod forward;
+mod grpc_streams;
 mod inspection;
 mod ledger;
 mod mirror;

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `frame` | a message behind its length |
 //! | `read` | [`read_message`]: the one message of a unary call, from a client |
+//! | [`health`] | `grpc.health.v1` |
+//! | [`reflection`], [`descriptors`] | server reflection; the descriptors of services |
 //! | `status` | [`GrpcStatus`], [`GrpcError`], and how they are written |
 //!
 //! ```
@@ -18,8 +20,11 @@
 //! assert_eq!(decode_message(&framed[..7]).unwrap_err().status, GrpcStatus::InvalidArgument);
 //! ```
 
+pub mod descriptors;
 mod frame;
+pub mod health;
 mod read;
+pub mod reflection;
 mod status;
 
 pub use self::{

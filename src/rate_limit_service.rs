@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | [`messages`] | the messages of `envoy.service.ratelimit.v3` |
+//! | `descriptors` | what reflection reports of the service |
 //! | `window` | [`UnitWindow`]: the length of a window in units of the protocol |
 //! | `response` | the statuses, header fields and metadata of a response |
 //!
@@ -20,11 +21,13 @@
 //! assert_eq!(RateLimitRequest::decode(&bytes[..]).unwrap(), asked);
 //! ```
 
+mod descriptors;
 pub mod messages;
 mod response;
 mod window;
 
 pub use self::{
+    descriptors::FILES,
     response::{
         LimitOutcome, LimitRole, blocked_status, header_values, limited_status, metadata,
         unlimited_status,

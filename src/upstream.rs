@@ -86,7 +86,7 @@ pub use pool::{Pool, PoolTable};
 pub use read_ahead::ReadAheadOutcome;
 pub use registry::{UpstreamRegistry, UpstreamRuntime};
 pub use request::OutgoingRequest;
-pub use response::{BodyObserver, ResponseBody};
+pub use response::{BodyObserver, OwnBody, ResponseBody};
 pub use settings::{Bounds, CheckSettings, Pacing, RetryConditions, Servers, WeightedTarget};
 pub use tunnel::{UpstreamContent, UpstreamTunnel};
 pub use upload::{BufferedUpload, UploadSettings};

@@ -27,7 +27,7 @@ struct RouteDescription {
     /// The methods of matching requests; empty: any.
     methods: Vec<String>,
     /// What answers the requests.
-    #[schemars(extend("enum" = ["upstream", "status", "redirect", "respond"]))]
+    #[schemars(extend("enum" = ["upstream", "status", "redirect", "respond", "decide"]))]
     action: &'static str,
     /// The upstream's name; null for other actions.
     upstream: Option<Box<str>>,

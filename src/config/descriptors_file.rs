@@ -269,13 +269,11 @@ impl DescriptorsReading<'_> {
     }
 
     fn text(&mut self, entry: &LocatedEntry) -> Option<String> {
-        match &entry.value.kind {
-            NodeKind::Scalar { .. } => entry.value.text().map(str::to_owned),
-            _ => {
-                self.add(entry.key.location, "a list or a mapping", "one value");
-                None
-            }
+        if matches!(entry.value.kind, NodeKind::Scalar { .. }) {
+            return entry.value.text().map(str::to_owned);
         }
+        self.add(entry.key.location, "a list or a mapping", "one value");
+        None
     }
 
     fn flag(&mut self, entries: &[LocatedEntry], name: &str) -> bool {

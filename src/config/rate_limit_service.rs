@@ -33,7 +33,7 @@ pub struct RateLimitDomainConfig {
     #[serde(default)]
     pub limits: Vec<String>,
     /// Path of a configuration file of envoyproxy/ratelimit for this domain, instead of `limits`. It is read at each
-    /// reload. `tidegate import envoy-ratelimit` shows what it becomes. Default: none.
+    /// reload. Default: none.
     pub file: Option<PathBuf>,
     /// The entry that names the consumer, as `descriptor:NAME`: plans and overrides then apply to calls as to requests
     /// of that consumer. Default: calls have no consumer.

@@ -5,7 +5,7 @@ use http::StatusCode;
 use crate::{
     http1::{Fields, RequestHead, ResponseHead, Version, upgrade::requested_protocol},
     respond::{GRPC_HTTP_STATUS, LocalReply},
-    upstream::UpstreamContent,
+    upstream::{ResponseBody, UpstreamContent},
 };
 
 /// A response without the fields that every response has.
@@ -14,6 +14,8 @@ pub(super) enum DraftResponse {
     Local(LocalReply),
     /// Made by the gateway for a gRPC client, which reads a refusal's status in a header field.
     GrpcRefusal(LocalReply),
+    /// Made by the gateway while it is sent, with status 200.
+    Streamed(Fields, ResponseBody),
     /// The upstream's.
     Upstream(ResponseHead, UpstreamContent),
 }
@@ -23,6 +25,7 @@ impl DraftResponse {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Local(reply) | Self::GrpcRefusal(reply) => reply.status,
+            Self::Streamed(..) => StatusCode::OK,
             Self::Upstream(head, _) => {
                 StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY)
             }
@@ -33,7 +36,7 @@ impl DraftResponse {
     pub(super) fn sent_status(&self) -> StatusCode {
         match self {
             Self::GrpcRefusal(_) => GRPC_HTTP_STATUS,
-            Self::Local(_) | Self::Upstream(..) => self.status(),
+            Self::Local(_) | Self::Streamed(..) | Self::Upstream(..) => self.status(),
         }
     }
 
@@ -47,7 +50,7 @@ impl DraftResponse {
     /// The upstream's header fields; `None` if the gateway made the response.
     pub(super) fn upstream_fields(&self) -> Option<&Fields> {
         match self {
-            Self::Local(_) | Self::GrpcRefusal(_) => None,
+            Self::Local(_) | Self::GrpcRefusal(_) | Self::Streamed(..) => None,
             Self::Upstream(head, _) => Some(&head.fields),
         }
     }

@@ -68,6 +68,7 @@ impl Gateway {
             DraftResponse::Local(reply) | DraftResponse::GrpcRefusal(reply) => {
                 (None, reply.fields, Content::Whole(reply.body))
             }
+            DraftResponse::Streamed(fields, body) => (None, fields, Content::Stream(body)),
             DraftResponse::Upstream(head, UpstreamContent::Body(stream)) => {
                 (Some(head), Fields::new(), Content::Stream(stream))
             }

@@ -10,25 +10,51 @@ use http::{Method, StatusCode};
 use prost::Message;
 
 use super::{
-    Gateway, Peer, call_charges::CallCharges, charged_limit::ChargedLimits,
-    consumer_records::RecordsLookup, context::RequestContext, draft_response::DraftResponse,
+    Gateway, Peer,
+    call_charges::CallCharges,
+    charged_limit::ChargedLimits,
+    consumer_records::RecordsLookup,
+    context::RequestContext,
+    draft_response::DraftResponse,
+    grpc_streams::{HealthWatch, ReflectionStream, status_now},
     response::Response,
 };
 use crate::{
     auth::ConsumerQuery,
-    grpc::{self, GrpcError, GrpcStatus, frame_message},
+    grpc::{
+        self, GrpcError, GrpcStatus,
+        descriptors::FileTable,
+        frame_message,
+        health::{self, HealthCheckRequest, HealthCheckResponse, ServingStatus},
+        reflection,
+    },
     http1::{Fields, RequestHead, Version},
     identity::{Consumer, OwnedConsumer},
     limit::Admission,
     rate_limit_service::{
-        MAX_DESCRIPTORS, SHOULD_RATE_LIMIT, blocked_status, header_values, limited_status,
+        FILES, MAX_DESCRIPTORS, SHOULD_RATE_LIMIT, blocked_status, header_values, limited_status,
         messages::{DescriptorStatus, RateLimitRequest, RateLimitResponse, ResponseCode},
         metadata, unlimited_status,
     },
     respond::{self, HeaderReader, LocalReply},
     snapshot::{ChargeContext, DescriptorRule},
     transport::ClientStream,
+    upstream::{OwnBody, ResponseBody},
 };
+
+/// What reflection reports: the services of this listener, and what they import.
+static SERVED: [FileTable; 8] = {
+    let [a, b, c, d, e, f, g] = FILES;
+    [a, b, c, d, e, f, g, health::FILE]
+};
+
+/// The response of a call that has succeeded.
+enum CallReply {
+    /// One message.
+    Message(Vec<u8>),
+    /// Several, which are made while they are sent.
+    Stream(Box<dyn OwnBody>),
+}
 
 /// Why a request is answered without a gRPC status.
 enum NotACall {
@@ -54,33 +80,52 @@ impl Gateway {
         }
         let mut limits = ChargedLimits::new();
         let draft = match self.serve_call(&mut request, &mut limits).await {
-            Ok(message) => {
+            Ok(reply) => {
                 request.held.trailers = Some(Box::new(grpc::trailers()));
                 let fields = Fields::from_iter([("content-type", grpc::MEDIA_TYPE)]);
-                let body = frame_message(&message).into();
-                DraftResponse::Local(LocalReply { status: StatusCode::OK, fields, body })
+                match reply {
+                    CallReply::Message(message) => {
+                        let body = frame_message(&message).into();
+                        DraftResponse::Local(LocalReply { status: StatusCode::OK, fields, body })
+                    }
+                    CallReply::Stream(body) => {
+                        DraftResponse::Streamed(fields, ResponseBody::own(body))
+                    }
+                }
             }
             Err(error) => DraftResponse::GrpcRefusal(respond::grpc_failure(&error)),
         };
         self.finish(request, &limits, draft)
     }
 
-    /// Executes the method that a call names. Returns the message of its response. `limits` receives what it was
-    /// charged to.
+    /// Executes the method that a call names. `limits` receives what it was charged to.
     async fn serve_call(
         &self,
         request: &mut RequestContext,
         limits: &mut ChargedLimits,
-    ) -> Result<Vec<u8>, GrpcError> {
+    ) -> Result<CallReply, GrpcError> {
+        let client = Rc::clone(&request.client);
         match request.head.path() {
             SHOULD_RATE_LIMIT => {
-                let message = grpc::read_message(&*request.client).await?;
-                let call = RateLimitRequest::decode(&message[..]).map_err(|error| {
-                    let text = format!("the message is no RateLimitRequest: {error}");
-                    GrpcError::new(GrpcStatus::InvalidArgument, text)
-                })?;
+                let call = read::<RateLimitRequest>(&*client).await?;
                 let response = self.should_rate_limit(request, &call, limits).await?;
-                Ok(response.encode_to_vec())
+                Ok(CallReply::Message(response.encode_to_vec()))
+            }
+            health::CHECK => {
+                let asked = read::<HealthCheckRequest>(&*client).await?;
+                let status = health_of(&asked.service).ok_or_else(|| {
+                    GrpcError::new(GrpcStatus::NotFound, format!("no service {}", asked.service))
+                })?;
+                let response = HealthCheckResponse::new(status_now(&*client, status));
+                Ok(CallReply::Message(response.encode_to_vec()))
+            }
+            health::WATCH => {
+                let asked = read::<HealthCheckRequest>(&*client).await?;
+                let status = health_of(&asked.service).unwrap_or(ServingStatus::ServiceUnknown);
+                Ok(CallReply::Stream(Box::new(HealthWatch::new(client, status))))
+            }
+            path if reflection::PATHS.contains(&path) => {
+                Ok(CallReply::Stream(Box::new(ReflectionStream::new(client, &SERVED))))
             }
             path => {
                 let text = format!("no method {path}; expected {SHOULD_RATE_LIMIT}");
@@ -137,6 +182,22 @@ impl Gateway {
         let found = self.consumer_in(&records, name, None);
         Ok(found.unwrap_or_else(|| Consumer::new(name, None).into()))
     }
+}
+
+/// Reads the message of a unary call.
+async fn read<M: Message + Default>(client: &dyn ClientStream) -> Result<M, GrpcError> {
+    let message = grpc::read_message(client).await?;
+    M::decode(&message[..]).map_err(|error| {
+        let text = format!("the message cannot be read: {error}");
+        GrpcError::new(GrpcStatus::InvalidArgument, text)
+    })
+}
+
+/// The status of a service while the gateway runs; `None` if there is no such service.
+fn health_of(service: &str) -> Option<ServingStatus> {
+    let is_served = |name: String| name == service;
+    let mut names = SERVED.iter().flat_map(reflection::services);
+    (service.is_empty() || names.any(is_served)).then_some(ServingStatus::Serving)
 }
 
 /// The response to a request that is no gRPC call; `None` for a call.

@@ -324,6 +324,34 @@ mod tests {
 
     proptest! {
         #[test]
+        fn arbitrary_fields_do_not_panic(
+            lines in prop::collection::vec(
+                (
+                    prop::sample::select(vec![
+                        "x-forwarded-uri", "x-forwarded-method", "x-forwarded-host", "x-original-uri",
+                        "x-original-url", "x-original-method", "host",
+                    ]),
+                    prop_oneof![
+                        "/[ -~]{0,9}", "https?://[a-z.:/?]{0,9}", "[A-Z]{0,5}", "[a-z.]{0,5}",
+                        "\\PC{0,9}",
+                    ],
+                ),
+                0..9,
+            ),
+        ) {
+            let fields: Fields = lines.iter().map(|(name, value)| (*name, value)).collect();
+            let Ok(Some(family)) = RequestDescription::find(&fields) else { return Ok(()) };
+            let Ok(described) = family.read(&fields) else { return Ok(()) };
+            // What is read is what one field says.
+            let targets: Vec<_> = lines.iter().filter(|(name, _)| *name == family.target).collect();
+            let methods: Vec<_> = lines.iter().filter(|(name, _)| *name == family.method).collect();
+            prop_assert_eq!((targets.len(), methods.len()), (1, 1));
+            prop_assert_eq!(&methods[0].1, described.method().as_str());
+            prop_assert!(described.path() == "/" || targets[0].1.contains(described.path()));
+            prop_assert!(host::check(described.host()).is_ok());
+        }
+
+        #[test]
         fn arbitrary_values_do_not_panic(
             method: Vec<u8>, target: Vec<u8>, host: Vec<u8>, suffix in "[ -~]{0,20}",
         ) {

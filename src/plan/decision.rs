@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    http1::BodyLength,
+    http1::{BodyLength, DescriptionError},
     identity::{Caller, ClientAddress, Consumer, KeySecret, Subject, TokenHash},
     limit::Admission,
     snapshot::{ChargeContext, OverridesAt, PlannedCharge, PlannedCharges, Route, Snapshot},
@@ -260,6 +260,15 @@ fn decide_on_route(
     }
     let matched = attributes.find_route(snapshot, &input.source)?;
     let refused = RefusedRoute::Matched(matched.index);
+    if matched.route.decide().is_some() {
+        // `decide_asked` decides every question. Without one, nothing is decided for anyone.
+        let error = if attributes.is_from_trusted_proxy {
+            GatewayError::Undescribed(DescriptionError::Missing)
+        } else {
+            GatewayError::UntrustedAsker
+        };
+        return Err(RequestRefusal::at(refused)(error));
+    }
     check_access(matched.route, attributes.client).map_err(RequestRefusal::at(refused))?;
     let mut plan = RoutePlan::new(matched.index);
     match plan.read(&matched, input, length) {

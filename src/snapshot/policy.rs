@@ -252,28 +252,27 @@ impl LimitPolicy {
                 continue;
             }
             let billing_day = subject.consumer.and_then(|consumer| consumer.billing_day);
-            let quota = QuotaChoice::Own;
-            let charge = PlannedCharge { limit_index, key, cost, quota, billing_day };
-            charges.extend(self.with_choice(charge, &subject, context)?);
+            let Some(quota) = self.quota_of(key, &subject, context)? else { continue };
+            charges.push(PlannedCharge { limit_index, key, cost, quota, billing_day });
         }
         Ok(())
     }
 
-    /// The charge with the quota that applies to `subject`; `None` if the limit does not apply.
+    /// The quota that applies to `subject`, whose key is `key`; `None` if the limit does not apply.
     ///
     /// # Errors
     ///
     /// The limit blocks the caller, or a part that a tier compares is ambiguous.
     #[inline]
-    pub(super) fn with_choice(
+    pub(super) fn quota_of(
         &self,
-        charge: PlannedCharge,
+        key: Key,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
-    ) -> Result<Option<PlannedCharge>, ChargePlanError> {
-        let quota = self.choice(charge.key, subject, context.overrides)?;
+    ) -> Result<Option<QuotaChoice>, ChargePlanError> {
+        let quota = self.choice(key, subject, context.overrides)?;
         match self.limit_kind(&quota) {
-            LimitKind::Quota => Ok(Some(PlannedCharge { quota, ..charge })),
+            LimitKind::Quota => Ok(Some(quota)),
             LimitKind::Blocked if self.limit.enforce => Err(match quota {
                 QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,
                 _ => ChargePlanError::PlanBlocked,

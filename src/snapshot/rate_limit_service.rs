@@ -117,7 +117,7 @@ pub(super) fn compile(
         compiled.label = format!("rate_limit_service:{name}").into();
         compiled.requested = compiled.limits.len();
         compiled.limits.push(requested_limit(&section, name, config));
-        let fits = compiled.limits.len() <= usize::from(u16::MAX);
+        let fits = u16::try_from(compiled.limits.len()).is_ok();
         let expected = format!("at most {}", u16::MAX - 1);
         section.ensure(fits, "too many limits", &expected);
         domains.insert(name.as_str().into(), Arc::new(compiled));

@@ -5,7 +5,7 @@ mod http1;
 use std::{
     io,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use http::Method;
@@ -52,6 +52,12 @@ pub trait BodyObserver {
     fn observe(&self, bytes: &[u8]);
 }
 
+/// A body that the gateway makes itself while it is sent.
+pub trait OwnBody {
+    /// Appends the next bytes to `out`. Ready with their number; 0 at the end.
+    fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<usize>;
+}
+
 /// The source of a response's body.
 pub(super) enum BodySource {
     Http1(Http1Body),
@@ -61,6 +67,8 @@ pub(super) enum BodySource {
         declared_length: Option<u64>,
         in_flight: InFlight,
     },
+    /// The gateway itself.
+    Own(Box<dyn OwnBody>),
     /// A body that was read to its end, or has failed. Its request is no longer in flight.
     Ended {
         /// See [`ResponseBody::declared_length`].
@@ -73,6 +81,11 @@ impl ResponseBody {
     /// The body from `source`.
     pub(super) fn new(source: BodySource) -> Self {
         Self { source, stages: None }
+    }
+
+    /// A body that the gateway makes itself.
+    pub fn own(body: Box<dyn OwnBody>) -> Self {
+        Self::new(BodySource::Own(body))
     }
 
     /// Compresses the body. Call it before any of the body is read.
@@ -100,7 +113,7 @@ impl ResponseBody {
         match &self.source {
             BodySource::Http1(body) => body.outgoing.is_some(),
             BodySource::Http2 { body, .. } => body.is_sending_request(),
-            BodySource::Ended { .. } => false,
+            BodySource::Own(_) | BodySource::Ended { .. } => false,
         }
     }
 
@@ -171,6 +184,7 @@ impl ResponseBody {
         let trailers = match &mut self.source {
             BodySource::Http1(body) => *body.decoder.take_trailers()?,
             BodySource::Http2 { body, .. } => body.take_trailers()?,
+            BodySource::Own(_) => return None,
             BodySource::Ended { trailers, .. } => trailers.take()?,
         };
         let protected = ProtectedHeaders::default();
@@ -232,7 +246,7 @@ impl BodySource {
         match self {
             Self::Http1(body) => Some(&body.in_flight),
             Self::Http2 { in_flight, .. } => Some(in_flight),
-            Self::Ended { .. } => None,
+            Self::Own(_) | Self::Ended { .. } => None,
         }
     }
 
@@ -240,6 +254,7 @@ impl BodySource {
     fn declared_length(&self) -> Option<u64> {
         match self {
             Self::Http1(body) => body.declared_length,
+            Self::Own(_) => None,
             Self::Http2 { declared_length, .. } | Self::Ended { declared_length, .. } => {
                 *declared_length
             }
@@ -284,6 +299,7 @@ impl BodySource {
         let trailers = match self {
             Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),
             Self::Http2 { body, .. } => body.take_trailers(),
+            Self::Own(_) => None,
             Self::Ended { .. } => return,
         };
         *self = Self::Ended { declared_length: self.declared_length(), trailers };
@@ -322,6 +338,7 @@ impl BodySource {
         match self {
             Self::Http1(body) => body.decoder.is_done(),
             Self::Http2 { body, .. } => body.is_done(),
+            Self::Own(_) => false,
             Self::Ended { .. } => true,
         }
     }
@@ -336,6 +353,18 @@ impl BodySource {
         match self {
             Self::Http1(body) => body.poll_body(cx, encoder, out),
             Self::Http2 { body, .. } => encoder.write(out, |out| body.poll_body(cx, out)),
+            Self::Own(body) => {
+                let mut is_end = false;
+                let written = encoder.write(out, |out| {
+                    let count = ready!(body.poll(cx, out));
+                    is_end = count == 0;
+                    Poll::Ready(Ok(count))
+                });
+                if is_end {
+                    self.end();
+                }
+                written
+            }
             Self::Ended { .. } => Poll::Ready(Ok(0)),
         }
     }

@@ -34,9 +34,10 @@ const LEAVES: [&str; 24] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 92] = [
+const ALLOWED: [(&str, &str, &str); 93] = [
     ("ext_authz", "grpc", "a response has a gRPC status"),
     ("ext_authz", "http1", "a check describes a request, by the rules for requests"),
+    ("rate_limit_service", "grpc", "reflection describes its messages"),
     ("config", "rate_limit_service", "files of envoyproxy/ratelimit have its units"),
     ("rate_limit_service", "clock", "a response has the time until a reset"),
     ("grpc", "connection_state", "a client that sends a message has a deadline"),

@@ -147,6 +147,7 @@ routes:
   - {name: debug, match: {path: /asked, methods: [GET], query: {debug: true}}, decide: {}}
   - {name: beta, match: {path: /asked, methods: [GET], headers: {x-beta: '1'}}, decide: {refuse_status: 403}}
   - {name: reads, match: {path: /asked, methods: [GET]}, decide: {}}
+  - {name: nginx, match: {path: /nginx, methods: [PUT]}, decide: {refuse_status: 403}}
   - {name: other, match: {path: '/{*rest}'}, upstream: other}
 ",
     );
@@ -164,6 +165,8 @@ routes:
     assert_eq!(["writes", "debug", "beta", "reads"].map(served), [1, 1, 1, 1]);
     // No door is for this method. The question does not become a request that another route admits.
     assert_eq!(ask("DELETE", "/x", ""), 404);
+    let refused = client.get("/nginx", &about("GET", "a.test", "/x"));
+    assert_eq!((refused.status, refused.number("x-tidegate-status")), (403, 404));
     // Another route's request stays what it is, whatever it describes.
     let other = client.get("/other", &about("PUT", "a.test", "/x"));
     assert_eq!((other.status, &*other.text()), (200, "other"));

@@ -20,10 +20,12 @@ limits:
     max_cost: 3
     refund: [304]
     tiers: [{match: {part: client_ip, values: [10.0.0.0/8]}, quota: 5}]
+client: {trusted_proxies: [127.0.0.2/32]}
 throttle: {max_active: 1000, capacity: 1000}
 routes:
   - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls, costly]}
   - {name: app, match: {path: /app}, upstream: app, headers: {request: {set: {x-a: b}}}}
+  - {name: asked, match: {path: /asked}, decide: {}}
 ";
 
 fn ask(gateway: &Gateway, method: &str, target: &str, body: &str) -> Response {

@@ -4,6 +4,10 @@
 mod calls;
 /// Plans, overrides and the consumer of a call.
 mod consumers;
+/// grpcio's client.
+mod grpcio;
+/// Health and reflection.
+mod health;
 /// Access log, metrics and the admin API.
 mod observed;
 /// Permits that calls take and give back.

@@ -8,7 +8,7 @@ mod traefik;
 /// Two proxies share a limit.
 mod two_proxies;
 
-use std::{net::SocketAddr, path::Path, thread};
+use std::{net::SocketAddr, path::Path, thread, time::Duration};
 
 use tempfile::TempDir;
 use testkit::{
@@ -16,6 +16,7 @@ use testkit::{
     gateway::Gateway,
     port::free_port,
     upstream::Upstream,
+    wait::timed,
 };
 
 use crate::{
@@ -147,6 +148,24 @@ impl Asker {
         assert_eq!(consumer(), "name: acme, plan: gold");
         let refused = self.get("/items/7", "X-Api-Key: wrong\r\n");
         assert_eq!(refused.status, 401, "{}", refused.head);
+    }
+
+    /// Asserts that the bodies of admitted requests reach the application, and that a question with the head of such a
+    /// request does not wait for a body.
+    fn assert_forwards_bodies(&self) {
+        let mut client = self.connect();
+        for size in [5, 100_000] {
+            let body = "x".repeat(size);
+            let head =
+                format!("POST /items HTTP/1.1\r\nHost: a.test\r\nContent-Length: {size}\r\n");
+            let (response, time) =
+                timed(|| client.send(format!("{head}\r\n{body}")).read_response());
+            assert_eq!(response.status, 200, "{}", response.head);
+            assert!(time < Duration::from_secs(5), "{time:?}");
+            let received = self.application.request_texts().pop().expect("a request");
+            assert!(received.starts_with("POST /items "), "{received}");
+            assert!(received.ends_with(&body), "{size}: {} bytes", received.len());
+        }
     }
 
     /// Asserts that a client can neither choose its address nor the request that is asked about: each of these requests

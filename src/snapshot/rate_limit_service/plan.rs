@@ -176,18 +176,18 @@ impl RateLimitDomain {
             NodeLimit::Counted(limit) => *limit,
         };
         let policy: &LimitPolicy = &self.limits[limit];
-        let charge = PlannedCharge {
+        let key = Key(descriptor_values_key(values.iter().copied(), context.secret));
+        let chosen =
+            Subject::with_descriptor(&[], None, |subject| policy.quota_of(key, subject, context));
+        let charge = |quota| PlannedCharge {
             limit_index: u16::try_from(limit).unwrap_or(u16::MAX),
-            key: Key(descriptor_values_key(values.iter().copied(), context.secret)),
+            key,
             cost: policy.limit.cost,
-            quota: QuotaChoice::Own,
+            quota,
             billing_day: None,
         };
-        let chosen = Subject::with_descriptor(&[], None, |subject| {
-            policy.with_choice(charge, subject, context)
-        });
         match chosen {
-            Ok(charge) => (charge.into_iter().collect(), DescriptorRule::Limits),
+            Ok(quota) => (quota.into_iter().map(charge).collect(), DescriptorRule::Limits),
             Err(_) => (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(&policy.limit))),
         }
     }

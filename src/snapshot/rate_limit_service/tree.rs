@@ -183,9 +183,14 @@ impl TreeCompiler<'_> {
     fn node(&mut self, descriptor: &DescriptorConfig, above: &TreePlace) -> usize {
         let mut place = above.clone();
         place.key.push(KeyPart::Descriptor(descriptor.key.clone()));
-        let dot = if place.path.is_empty() { "" } else { "." };
-        let value = if descriptor.value.is_empty() { "" } else { "_" };
-        place.path += &format!("{dot}{}{value}{}", descriptor.key, descriptor.value);
+        if !place.path.is_empty() {
+            place.path.push('.');
+        }
+        place.path += &descriptor.key;
+        if !descriptor.value.is_empty() {
+            place.path.push('_');
+            place.path += &descriptor.value;
+        }
         let rate = descriptor.rate_limit.as_ref().map(|rate| self.rate(descriptor, rate, &place));
         let has_next = !descriptor.descriptors.is_empty();
         let next = has_next.then(|| self.level(&descriptor.descriptors, &place));

@@ -70,8 +70,8 @@ fn metrics_and_the_admin_api_count_calls_with_requests() {
     let route = "tidegate_requests_total{route=\"rate_limit_service:edge\"";
     assert_eq!(gateway.metric(route), 5);
     let listed = get(gateway.admin(), "/api/limits", "").json();
-    let limit = listed["limits"].as_array().expect("a list").iter();
-    let limit = limit.filter(|limit| limit["name"] == "per-path").next().expect("per-path");
+    let mut limits = listed["limits"].as_array().expect("a list").iter();
+    let limit = limits.find(|limit| limit["name"] == "per-path").expect("per-path");
     assert_eq!(
         (&limit["decisions"]["refused"], &limit["key"][0]),
         (&3.into(), &"descriptor:user".into())

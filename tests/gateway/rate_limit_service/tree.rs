@@ -226,7 +226,7 @@ fn a_star_at_the_end_of_a_value_matches_its_beginnings() {
     assert_eq!(asked.one("nested=a,wild=foo"), "none", "the values of its own level");
 }
 
-/// A part of test/config/share_threshold.yaml.
+/// A part of `test/config/share_threshold.yaml`.
 #[test]
 fn values_that_share_a_threshold_share_a_counter() {
     let mut asked = Asked::start(

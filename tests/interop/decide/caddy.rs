@@ -26,6 +26,8 @@ fn caddy_gives_headers_of_the_decision_to_both_sides() {
     start(&long).assert_shows_what_is_left();
     start(&long).assert_names_the_consumer();
     start(&short).assert_names_the_consumer();
+    start(&long).assert_forwards_bodies();
+    start(&short).assert_forwards_bodies();
 }
 
 #[test]

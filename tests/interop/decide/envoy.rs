@@ -16,7 +16,7 @@ fn page() -> Page {
 }
 
 /// Starts Envoy with the page's configuration over gRPC, in which `change` changes something.
-fn start_grpc(change: impl FnOnce(String) -> String) -> Asker {
+fn start_grpc(change: impl FnOnce(&str) -> String) -> Asker {
     let page = page();
     let value = |heading: &str| -> Value {
         serde_yaml::from_str(&page.section(heading).block("yaml,foreign")).expect("YAML")
@@ -26,22 +26,22 @@ fn start_grpc(change: impl FnOnce(String) -> String) -> Asker {
     resources["clusters"][0] = parts["clusters"][0].take();
     let manager = &mut resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
     manager["http_filters"][0] = parts["http_filters"][0].take();
-    Asker::start(&page, &change(serde_yaml::to_string(&all).expect("YAML")), envoy)
+    Asker::start(&page, &change(&serde_yaml::to_string(&all).expect("YAML")), envoy)
 }
 
 /// Starts Envoy with the page's configuration over HTTP, in which `change` changes something.
-fn start_http(change: impl FnOnce(String) -> String) -> Asker {
+fn start_http(change: impl FnOnce(&str) -> String) -> Asker {
     let page = page();
-    let configuration = change(page.section("Over HTTP").block("yaml,foreign"));
+    let configuration = change(&page.section("Over HTTP").block("yaml,foreign"));
     Asker::start(&page, &configuration, envoy)
 }
 
-fn unchanged(configuration: String) -> String {
-    configuration
+fn unchanged(configuration: &str) -> String {
+    configuration.to_owned()
 }
 
 /// The configuration that admits requests while Tidegate is away.
-fn open(configuration: String) -> String {
+fn open(configuration: &str) -> String {
     let closed = "failure_mode_allow: false";
     assert!(configuration.contains(closed));
     configuration.replace(closed, "failure_mode_allow: true")
@@ -56,6 +56,7 @@ fn envoy_admits_exactly_the_quota_over_http() {
 fn envoy_gives_headers_of_the_decision_to_both_sides_over_http() {
     start_http(unchanged).assert_shows_what_is_left();
     start_http(unchanged).assert_names_the_consumer();
+    start_http(unchanged).assert_forwards_bodies();
 }
 
 #[test]
@@ -78,6 +79,7 @@ fn envoy_admits_exactly_the_quota_over_grpc() {
 fn envoy_gives_headers_of_the_decision_to_both_sides_over_grpc() {
     start_grpc(unchanged).assert_shows_what_is_left();
     start_grpc(unchanged).assert_names_the_consumer();
+    start_grpc(unchanged).assert_forwards_bodies();
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn haproxy_admits_exactly_the_quota() {
 fn haproxy_gives_headers_of_the_decision_to_both_sides() {
     start().assert_shows_what_is_left();
     start().assert_names_the_consumer();
+    start().assert_forwards_bodies();
 }
 
 #[test]

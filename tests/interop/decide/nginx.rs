@@ -19,6 +19,7 @@ fn nginx_admits_exactly_the_quota() {
 fn nginx_gives_headers_of_the_decision_to_both_sides() {
     start().assert_shows_what_is_left();
     start().assert_names_the_consumer();
+    start().assert_forwards_bodies();
 }
 
 #[test]

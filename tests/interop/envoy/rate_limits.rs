@@ -48,7 +48,7 @@ impl Page {
             blocks.map(block).collect::<Vec<_>>()
         };
         let foreign = blocks("yaml,foreign");
-        let [envoy, permits] = &foreign[..] else { panic!("{} blocks", foreign.len()) };
+        let [envoy, _, permits] = &foreign[..] else { panic!("{} blocks", foreign.len()) };
         let value = |text: &str| serde_yaml::from_str(text).expect("YAML");
         let gateway = blocks("yaml,file=tidegate.yaml").remove(0);
         Self { gateway, envoy: value(envoy), permits: value(permits) }

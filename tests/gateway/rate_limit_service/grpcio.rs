@@ -1,0 +1,103 @@
+//! Calls of grpcio's client, in clear and over TLS.
+
+use std::{net::SocketAddr, path::Path};
+
+use prost::Message;
+use serde_json::{Value, json};
+use testkit::{
+    gateway::Gateway, interpreters, rate_limit_client::descriptor, tls::Authority, yaml::fill,
+};
+use tidegate::rate_limit_service::{
+    SHOULD_RATE_LIMIT,
+    messages::{RateLimitRequest, RateLimitResponse, ResponseCode},
+};
+
+use super::RULES;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn asks(domain: &str, text: &str) -> String {
+    let call = RateLimitRequest {
+        domain: domain.into(),
+        descriptors: vec![descriptor(text)],
+        hits_addend: 0,
+    };
+    hex(&call.encode_to_vec())
+}
+
+/// The outcomes of calls with these messages.
+fn call(address: SocketAddr, method: &str, messages: &[String], tls: &[&str]) -> Vec<Value> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc");
+    let mut command = interpreters::python();
+    command.arg("rate_limit.py").current_dir(directory);
+    command.arg(address.to_string()).arg(method).args(messages);
+    if !tls.is_empty() {
+        command.arg("--tls").args(tls);
+    }
+    let output = command.output().expect("a client");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The decision of a call, and what its first descriptor has left.
+fn decision(outcome: &Value) -> (ResponseCode, u32) {
+    assert_eq!(outcome["code"], "OK", "{outcome}");
+    let reply = outcome["reply"].as_str().expect("a message");
+    let digits = |at: usize| u8::from_str_radix(&reply[at..at + 2], 16).expect("digits");
+    let bytes: Vec<u8> = (0..reply.len()).step_by(2).map(digits).collect();
+    let response = RateLimitResponse::decode(&bytes[..]).expect("a response");
+    (response.overall_code(), response.statuses[0].limit_remaining)
+}
+
+#[test]
+fn calls_of_grpcio_are_decided() {
+    let gateway = Gateway::start(RULES);
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let mut messages = vec![asks("edge", "user=a"); 6];
+    messages.extend([asks("", "user=a"), asks("unknown", "user=a"), "ff".to_owned()]);
+    let outcomes = call(address, SHOULD_RATE_LIMIT, &messages, &[]);
+    let (decided, others) = outcomes.split_at(6);
+    for (left, outcome) in [4, 3, 2, 1, 0].into_iter().zip(decided) {
+        assert_eq!(decision(outcome), (ResponseCode::Ok, left));
+    }
+    assert_eq!(decision(&decided[5]), (ResponseCode::OverLimit, 0));
+    let failed = json!({"code": "UNKNOWN", "details": "rate limit domain must not be empty"});
+    assert_eq!(others[0], failed);
+    assert_eq!(decision(&others[1]).0, ResponseCode::Ok);
+    assert_eq!(others[2]["code"], "INVALID_ARGUMENT", "{}", others[2]);
+
+    let health = call(address, "/grpc.health.v1.Health/Check", &[String::new()], &[]);
+    assert_eq!(health, [json!({"code": "OK", "reply": "0801"})]);
+    let other = call(address, "/other.Service/Method", &[String::new()], &[]);
+    assert_eq!(other[0]["code"], "UNIMPLEMENTED", "{other:?}");
+}
+
+#[test]
+fn the_listener_serves_tls_and_asks_for_certificates_of_clients() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("test");
+    let files = authority.issue(&["limits.test"]).write(directory.path(), "server");
+    let own = authority.issue(&["envoy.test"]).write(directory.path(), "client");
+    let authorities = authority.write(directory.path(), "ca");
+    let yaml = "
+        rate_limit_service:
+          address: 127.0.0.1:0
+          tls: {certificates: [{ {entry}, client_ca: {ca} }]}
+          domains: {edge: {limits: [per-user]}}
+        limits: {per-user: {quota: 5, window: 1m, algorithm: fixed_window, key: [descriptor:user]}}
+        upstreams: {app: {respond: {}}}
+        routes: [{name: all, upstream: app}]
+    ";
+    let ca = authorities.display().to_string();
+    let gateway = Gateway::start(&fill(yaml, [("entry", files.entry()), ("ca", ca.clone())]));
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let [cert, key] = [&own.cert, &own.key].map(|path| path.display().to_string());
+    let ask = |tls: &[&str]| call(address, SHOULD_RATE_LIMIT, &[asks("edge", "user=a")], tls);
+    let outcome = &ask(&[&ca, "limits.test", &cert, &key])[0];
+    assert_eq!(decision(outcome), (ResponseCode::Ok, 4));
+    assert_eq!(ask(&[&ca, "limits.test"])[0]["code"], "UNAVAILABLE", "without a certificate");
+    assert_eq!(ask(&[])[0]["code"], "UNAVAILABLE", "in clear");
+}
