@@ -18,7 +18,11 @@ use tidegate::{
         messages::{RateLimitRequest, RateLimitResponse, ResponseCode},
     },
 };
-use tokio::{net::TcpStream, runtime::Runtime, task::JoinSet, time::sleep_until};
+use tokio::{
+    net::TcpStream,
+    runtime::Runtime,
+    task::{JoinSet, yield_now},
+};
 
 /// The callers that take turns.
 const USERS: u64 = 1_000;
@@ -93,8 +97,9 @@ impl Driver {
             let mut tasks = JoinSet::new();
             for number in 0..count {
                 let due = start + Duration::from_nanos(number * 1_000_000_000 / calls.rate);
-                if due > Instant::now() {
-                    sleep_until(due.into()).await;
+                // Timers have a resolution of 1 ms: a sleep would send calls in groups.
+                while due > Instant::now() {
+                    yield_now().await;
                 }
                 let sender = self.senders[number as usize % self.senders.len()].clone();
                 let (latencies, message) = (latencies.clone(), message(number, calls.descriptors));
