@@ -1,5 +1,6 @@
 //! `tidegate explain`: prints what would happen to one request.
 
+mod call;
 mod caller;
 mod chosen_target;
 mod explanation;
@@ -12,6 +13,9 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
+use self::call::{CallExplanation, call_of};
 use self::caller::ExplainedCaller;
 use self::explanation::Explanation;
 use self::overridden::ExplainedOverrides;
@@ -45,16 +49,28 @@ pub(super) struct ExplainArgs {
     /// The address that the connection comes from.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     client: IpAddr,
+    /// A descriptor of a call to the rate limit service, instead of a URL; may be repeated.
+    #[arg(long = "descriptor", num_args = 2, value_names = ["DOMAIN", "NAME=VALUE,..."], conflicts_with_all = ["headers", "body", "consumer"])]
+    descriptors: Vec<String>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
     /// The configuration, unless `--config` names it, and the URL, taken literally, such as
     /// <http://api.example.com/items/7?x=1> or /items/7.
-    #[arg(value_name = "[FILE] URL", required = true)]
+    #[arg(value_name = "[FILE] URL", required_unless_present = "descriptors")]
     url: Vec<String>,
 }
 
 impl ExplainArgs {
+    /// The configuration, without a URL.
+    fn file(&self) -> Result<&Path, Exit> {
+        match (&*self.url, &self.option.config) {
+            ([], _) => self.option.path(),
+            ([file], None) => Ok(Path::new(file)),
+            _ => Err(usage_error("explain", "a descriptor has no URL")),
+        }
+    }
+
     /// The configuration and the URL.
     fn file_and_url(&self) -> Result<(&Path, &str), Exit> {
         match (&*self.url, &self.option.config) {
@@ -78,7 +94,10 @@ impl ExplainArgs {
 
 /// Prints what would happen to a request. Charges nothing and connects to nothing.
 pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit {
-    let (file, url) = match arguments.file_and_url() {
+    let is_call = !arguments.descriptors.is_empty();
+    let named =
+        if is_call { arguments.file().map(|file| (file, "")) } else { arguments.file_and_url() };
+    let (file, url) = match named {
         Ok(named) => named,
         Err(exit) => return exit,
     };
@@ -91,11 +110,6 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Ok(consumers) => consumers,
         Err(faults) => return print_error(&faults),
     };
-    let request = match Request::new(method, url, headers, *client) {
-        Ok(request) => request.with_body(arguments.body.as_deref()),
-        Err(fault) => return print_error(&format!("tidegate: {fault}")),
-    };
-    let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };
     let file = arguments.overrides.as_deref().or(snapshot.overrides_file.as_deref());
     let content = match file.map(read_file).transpose() {
         Ok(content) => content.unwrap_or_default(),
@@ -103,13 +117,32 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
     };
     let now = Clock::system().store_time();
     let overrides = ExplainedOverrides::new(&content, &snapshot, now);
-    let explanation = Explanation::new(&snapshot, &request, caller, &overrides, now);
-    if arguments.json {
-        let text = serde_json::to_string_pretty(&explanation);
-        return match text {
-            Ok(text) => exit_after_write(writeln!(out, "{text}"), Exit::Ok),
-            Err(_) => Exit::Internal,
+    if is_call {
+        let call = match call_of(&arguments.descriptors) {
+            Ok(call) => call,
+            Err(fault) => return usage_error("explain", fault),
+        };
+        return match CallExplanation::new(&snapshot, &call, &consumers, &overrides, now) {
+            Ok(explanation) if arguments.json => print_json(&explanation, out),
+            Ok(explanation) => exit_after_write(explanation.print(out), Exit::Ok),
+            Err(fault) => print_error(&format!("tidegate: {fault}")),
         };
     }
+    let request = match Request::new(method, url, headers, *client) {
+        Ok(request) => request.with_body(arguments.body.as_deref()),
+        Err(fault) => return print_error(&format!("tidegate: {fault}")),
+    };
+    let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };
+    let explanation = Explanation::new(&snapshot, &request, caller, &overrides, now);
+    if arguments.json {
+        return print_json(&explanation, out);
+    }
     exit_after_write(explanation.print(out), Exit::Ok)
+}
+
+fn print_json(explanation: &impl Serialize, out: &mut dyn Write) -> Exit {
+    match serde_json::to_string_pretty(explanation) {
+        Ok(text) => exit_after_write(writeln!(out, "{text}"), Exit::Ok),
+        Err(_) => Exit::Internal,
+    }
 }

@@ -22,7 +22,7 @@ pub struct PartValue {
 }
 
 /// The values of a request's key.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyValues {
     /// The parts; empty if all requests share one key.
     pub parts: Vec<PartValue>,

@@ -8,6 +8,7 @@ mod cors;
 mod error_bodies;
 mod hostile;
 mod mirror;
+mod rate_limit_call;
 mod rate_limit_service;
 mod reserve;
 mod route_edits;

@@ -375,6 +375,7 @@ const CLI: (&str, &[&str]) = (
         "limit",
         "overrides",
         "plan",
+        "rate_limit_service",
         "replay",
         "respond",
         "secret",

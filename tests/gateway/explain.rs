@@ -1,5 +1,7 @@
 //! `tidegate explain`: what it prints is what a live gateway does.
 
+/// Calls to the rate limit service.
+mod calls;
 /// Conditions, changes and decisions of routes.
 mod routes;
 /// The text for people, and the sources of what it shows.

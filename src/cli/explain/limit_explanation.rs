@@ -7,11 +7,15 @@ use serde::Serialize;
 
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
-use crate::identity::{KeySecret, KeyValues, Subject};
+use crate::identity::{Consumer, DescriptorEntry, KeySecret, KeyValues, Subject};
 use crate::limit::{Charge, Key, Limit, Outcome};
 use crate::plan;
+use crate::rate_limit_service::messages::RateLimitRequest;
 use crate::respond::LimitReport;
-use crate::snapshot::{PlannedCharge, QuotaChoice, Refunds, Route};
+use crate::snapshot::{
+    LimitPolicy, PlannedCall, PlannedCharge, PlannedHit, QuotaChoice, RateLimitDomain, Refunds,
+    Route,
+};
 use crate::store::memory::MemoryStore;
 
 /// The decision of one limit.
@@ -64,7 +68,25 @@ pub(super) struct LimitCharge<'s> {
     outcome: Outcome,
 }
 
-impl LimitCharge<'_> {
+impl<'s> LimitCharge<'s> {
+    /// A charge that is not made yet.
+    fn new(
+        policy: &'s LimitPolicy,
+        planned: &PlannedCharge,
+        charge: Charge<'s>,
+        values: KeyValues,
+    ) -> Self {
+        let (tier, plan) = match &planned.quota {
+            QuotaChoice::Own | QuotaChoice::Override(_) | QuotaChoice::Requested(_) => (None, None),
+            QuotaChoice::Tier(index) => (Some(*index), None),
+            QuotaChoice::Plan(index) => {
+                (None, policy.plans.get(usize::from(*index)).map(|tier| &*tier.plan))
+            }
+        };
+        let (refunds, outcome) = (policy.refunds, Outcome::NotCharged);
+        Self { charge, tier, plan, refunds, values, outcome }
+    }
+
     pub(super) fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
     }
@@ -86,23 +108,40 @@ pub(super) fn limit_charges<'s>(
             if Key(hashed) == planned.key {
                 let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
                 let policy = &route.limits[usize::from(planned.limit_index)];
-                let (tier, plan) = match &planned.quota {
-                    QuotaChoice::Own | QuotaChoice::Override(_) | QuotaChoice::Requested(_) => {
-                        (None, None)
-                    }
-                    QuotaChoice::Tier(index) => (Some(*index), None),
-                    QuotaChoice::Plan(index) => {
-                        (None, policy.plans.get(usize::from(*index)).map(|tier| &*tier.plan))
-                    }
-                };
-                let outcome = Outcome::NotCharged;
-                let refunds = policy.refunds;
-                limits.push(LimitCharge { charge, tier, plan, refunds, values, outcome });
+                limits.push(LimitCharge::new(policy, planned, charge, values));
                 break;
             }
         }
     }
     Ok(limits)
+}
+
+/// The planned charges of a call to the rate limit service, in their order, with the values of their keys.
+pub(super) fn call_charges<'s>(
+    domain: &'s RateLimitDomain,
+    call: &RateLimitRequest,
+    consumer: Option<Consumer<'_>>,
+    planned: &'s PlannedCall,
+) -> Vec<LimitCharge<'s>> {
+    let charge_of = |hit: &'s PlannedHit| {
+        let policy = &*domain.limits[usize::from(hit.charge.limit_index)];
+        let charge = Charge {
+            limit: policy.limit_of(&hit.charge),
+            key: hit.charge.key,
+            cost: hit.charge.cost,
+        };
+        let first = hit.descriptors.first().and_then(|index| call.descriptors.get(*index));
+        let entries = first.iter().flat_map(|descriptor| &descriptor.entries);
+        let entries: Vec<DescriptorEntry<'_>> = entries
+            .map(|entry| DescriptorEntry { name: &entry.key, value: &entry.value })
+            .collect();
+        // A descriptor has no value that can be read in more than one way.
+        let values = Subject::with_descriptor(&entries, consumer, |subject| {
+            policy.key.display_values(subject).unwrap_or_default()
+        });
+        LimitCharge::new(policy, &hit.charge, charge, values)
+    };
+    planned.hits.iter().map(charge_of).collect()
 }
 
 /// Charges the limits with empty counters; true if all admit.

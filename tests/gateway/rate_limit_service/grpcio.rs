@@ -1,4 +1,4 @@
-//! Calls of grpcio's client, in clear and over TLS.
+//! Calls by the client that grpcio has, in clear and over TLS.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -15,7 +15,7 @@ use tidegate::rate_limit_service::{
 use super::RULES;
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn asks(domain: &str, text: &str) -> String {
