@@ -12,7 +12,7 @@ use super::{
     rules::WorkerDomain,
 };
 use crate::{
-    limit::{Admission, Charge, Limit, Outcome, Verdict},
+    limit::{Admission, Charge, LeaseSize, Limit, Outcome, Verdict},
     rate_limit_service::{LimitOutcome, LimitRole},
     respond::LimitReport,
     snapshot::{DescriptorRule, HitAct, PlannedCall},
@@ -167,6 +167,15 @@ impl Gateway {
             let refunds: SmallVec<[Correction; 2]> = refunds.collect();
             let outcomes = self.background.adjust(refunds).await;
             call.set_outcomes(HitAct::Refund, outcomes);
+            let is_leased = |own: &ChargedLimit| own.limit().lease_size != LeaseSize::Off;
+            if call.of(HitAct::Refund).any(is_leased) {
+                // The store does not know what gateways have left of the units that they reserved.
+                let charges = call.of(HitAct::Refund).map(|own| Charge { cost: 0, ..own.charge() });
+                let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
+                let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await?;
+                drop(charges);
+                call.set_outcomes(HitAct::Refund, verdict.outcomes);
+            }
         }
         Ok(())
     }

@@ -279,3 +279,24 @@ fn a_reload_changes_the_limits_of_open_connections() {
     let fault = gateway.reload(&without).unwrap_err();
     assert!(fault.contains("`rate_limit_service` cannot change on reload"), "{fault}");
 }
+
+/// What gateways have left of the units that they reserved is not used.
+#[test]
+fn hits_that_are_given_back_leave_what_a_peek_finds() {
+    let rules = RULES.replace(
+        "quota: 5, window: 1m, algorithm: fixed_window,",
+        "quota: 100, window: 1h, algorithm: fixed_window, reserve: 20,",
+    );
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let fleet = backend.start(&rules, &Clock::manual(NOW));
+        let mut client = connect_first(&fleet);
+        let mut ask = |own: RateLimitDescriptor| client.ask("edge", vec![own]).statuses();
+        for (hits, left) in [(30, "ok 70"), (1, "ok 69")] {
+            assert_eq!(ask(with_hits("user=a", hits)), [left]);
+        }
+        for (hits, left) in [(1, "ok 70"), (5, "ok 75")] {
+            assert_eq!(ask(given_back("user=a", hits)), [left]);
+            assert_eq!(ask(with_hits("user=a", 0)), [left], "a peek");
+        }
+    });
+}
