@@ -33,13 +33,16 @@ use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
-    gateway::{Gateway, Peer},
+    gateway::{Gateway, ListenerPurpose, Peer},
     http1::HeadBounds,
     transport::{ClientStream, ReadBuffer, Transport, socket::yield_turn},
 };
 
 /// Maximum number of streams open at once.
 const MAX_STREAMS: u32 = 100;
+/// The same on the listener of the rate limit service. Envoy admits the requests whose calls are refused, and begins as many
+/// calls before it has read the settings.
+const MAX_CALLS: u32 = 1024;
 /// Maximum number of bytes that a client may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// Maximum number of bytes that a client may send ahead on all streams of a connection.
@@ -227,9 +230,13 @@ impl ClientHttp2Connection {
         transport: PrefixedStream,
         turn: &ReadBudget,
     ) -> Option<Box<Http2Server>> {
+        let max_streams = match self.peer.purpose {
+            ListenerPurpose::Routes => MAX_STREAMS,
+            ListenerPurpose::RateLimits => MAX_CALLS,
+        };
         let mut handshake = std::pin::pin!(
             server::Builder::new()
-                .max_concurrent_streams(MAX_STREAMS)
+                .max_concurrent_streams(max_streams)
                 .max_header_list_size(max_header_list(self.bounds))
                 .initial_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
