@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::AlgorithmConfig;
 use crate::config::{
     Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig, LogDestination,
-    MatchValue, RedirectHttps, RouteMatch, SecretError, SecretReference,
+    MatchValue, RateLimitServiceConfig, RedirectHttps, RouteMatch, SecretError, SecretReference,
 };
 use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
@@ -50,6 +50,20 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
     }
 }
 
+/// The listener of the rate limit service, and its domains.
+fn service_summary(service: &RateLimitServiceConfig) -> Vec<String> {
+    let tls = if service.tls.is_some() { " with TLS" } else { "" };
+    let mut lines = vec![format!("rate limit service {}{tls}", service.address)];
+    lines.extend(service.domains.iter().map(|(name, domain)| {
+        let limits = match &domain.file {
+            Some(file) => format!("limits of {}", file.display()),
+            None => domain.limits.join(", "),
+        };
+        format!("domain {name}: {limits}")
+    }));
+    lines
+}
+
 /// Prints the counts, listeners, limits, routes and throttle of a valid configuration.
 fn print_summary(
     path: &Path,
@@ -68,7 +82,8 @@ fn print_summary(
     let listeners = config.listen.iter().map(listener_summary);
     let admin = config.admin.iter().map(|admin| format!("admin {}", admin.address));
     let limits = config.limits.iter().map(|(name, limit)| limit_summary(name, limit));
-    for line in listeners.chain(admin).chain(limits) {
+    let service = config.rate_limit_service.iter().flat_map(service_summary);
+    for line in listeners.chain(admin).chain(service).chain(limits) {
         writeln!(out, "  {}", loaded.source.mask_values(&line))?;
     }
     for (route, compiled) in loaded.config.routes.iter().zip(&snapshot.routes) {

@@ -27,6 +27,20 @@ pub(super) fn address(root: &Section<'_>, config: &Config, service: &RateLimitSe
     section.fault(format!("`{address}`, which `{taken}` also has"), "an address of its own");
 }
 
+/// Notes a listener that every host may call: who calls it can use up and give back what any caller has.
+pub(super) fn note_open(root: &Section<'_>, service: &RateLimitServiceConfig) {
+    let is_local = service.address.0.ip().to_canonical().is_loopback();
+    let has_client_ca = service.tls.as_ref().is_some_and(|tls| {
+        tls.certificates.iter().all(|certificate| certificate.client_ca.is_some())
+    });
+    if !is_local && !has_client_ca {
+        let what = format!("`{}` serves every host that reaches it", service.address);
+        let expected =
+            "an address of this host or `tls` with `client_ca`, or a network of proxies alone";
+        root.at("rate_limit_service").at("address").note(what, expected);
+    }
+}
+
 /// Reports domains with faulty names.
 pub(super) fn names(section: &Section<'_>, service: &RateLimitServiceConfig) {
     let section = section.at("domains");

@@ -107,3 +107,25 @@ routes: [{{name: a, upstream: app}}]
     let fault = compile("127.0.0.1:8082").unwrap_err();
     assert!(fault.contains("`127.0.0.1:8082`, which `admin` also has"), "{fault}");
 }
+
+#[test]
+fn a_listener_for_every_host_is_noted() {
+    let text = |address: &str| {
+        format!(
+            "
+rate_limit_service: {{address: '{address}', domains: {{edge: {{limits: [user]}}}}}}
+limits: {{user: {{quota: 5, window: 1m, key: [descriptor:user]}}}}
+upstreams: {{app: {{respond: {{}}}}}}
+routes: [{{name: a, upstream: app}}]
+"
+        )
+    };
+    let notes = |address: &str| {
+        let loaded = config::parse("t.yaml", &text(address)).unwrap();
+        let notes = Snapshot::compile(&loaded).unwrap().notes;
+        notes.iter().filter(|note| note.to_string().contains("every host")).count()
+    };
+    assert_eq!(notes("127.0.0.1:8083"), 0);
+    assert_eq!(notes("[::1]:8083"), 0);
+    assert_eq!(notes("0.0.0.0:8083"), 1);
+}
