@@ -113,7 +113,7 @@ pub use self::policy::{
 pub use self::quota::QuotaShape;
 pub use self::rate_limit_service::{
     DescriptorRule, HitAct, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
-    UnreadableCall,
+    UnreadableCall, agreed_name,
 };
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};
 pub use self::traces::TraceRules;

@@ -206,7 +206,13 @@ impl DescriptorsReading<'_> {
             }
             return Some(DescriptorRate { quota: None, name, replaces });
         }
-        let requests = self.number(entries, "requests_per_unit").unwrap_or(0);
+        let Some(requests) = self.number(entries, "requests_per_unit") else {
+            if find(entries, "requests_per_unit").is_none() {
+                let expected = "a number of requests; 0 refuses all of them";
+                self.add(entry.location(), "no `requests_per_unit`", expected);
+            }
+            return None;
+        };
         let count = self.number(entries, "unit_multiplier").unwrap_or(1);
         let text = unit.and_then(|entry| self.text(entry)).unwrap_or_default();
         let window =
@@ -367,6 +373,10 @@ descriptors:
                 "f.yaml:4:24: `fortnight` times 1, expected second, minute",
             ),
             (with("rate_limit: {requests_per_unit: 5}"), "f.yaml:4:5: `` times 1, expected second"),
+            (
+                with("rate_limit: {unit: day}"),
+                "f.yaml:4:5: no `requests_per_unit`, expected a number of requests; 0 refuses all",
+            ),
             (
                 with("rate_limit: {unit: day, requests_per_unit: -5}"),
                 "f.yaml:4:48: `requests_per_unit` is no such number",

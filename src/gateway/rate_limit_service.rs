@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use http::{Method, StatusCode};
 use prost::Message;
+use smallvec::SmallVec;
 
 use super::{
     Gateway, Peer,
@@ -37,7 +38,8 @@ use crate::{
         metadata, unlimited_status,
     },
     respond::{self, HeaderReader, LocalReply},
-    snapshot::{ChargeContext, DescriptorRule},
+    snapshot::{ChargeContext, DescriptorRule, agreed_name},
+    store::StoreError,
     transport::ClientStream,
     upstream::{OwnBody, ResponseBody},
 };
@@ -152,21 +154,45 @@ impl Gateway {
             });
         };
         request.ledger.domain = Some(Rc::clone(&domain));
-        if let Some(name) = domain.settings.consumer_of(call) {
-            request.ledger.consumer = Some(self.named_consumer(name).await?);
-        }
-        let consumer = request.ledger.consumer.as_ref().map(OwnedConsumer::view);
+        let names = domain.settings.consumers_of(call);
+        let consumers = self.named_consumers(&names).await?;
+        // A call about several consumers is logged as one of none.
+        let logged = agreed_name(&names).and_then(|_| consumers.first().cloned());
+        request.ledger.consumer = logged.flatten();
         let overrides = self.overrides();
         let context =
             ChargeContext { secret: self.shared.store.key_secret(), overrides: overrides.as_ref() };
-        let planned = domain.settings.plan(call, consumer, context);
+        let planned = domain.settings.plan(call, &consumers, context);
         let planned = planned
             .map_err(|error| GrpcError::new(GrpcStatus::InvalidArgument, error.to_string()))?;
         let mut charges = CallCharges::new(&domain, planned);
         let made = self.charge_call(request, &mut charges).await;
         limits.extend(charges.limits().cloned());
-        made.map_err(|error| GrpcError::new(GrpcStatus::Unavailable, error.to_string()))?;
+        made.map_err(|error| {
+            let StoreError::Unavailable { limit: index } = error;
+            let closed = charges.limits().find(|own| own.limit().index == index);
+            let name = closed.map_or("a limit", |own| own.limit().name());
+            let text = format!("the store gave no answer, and `{name}` has `on_failure: closed`");
+            GrpcError::new(GrpcStatus::Unavailable, text)
+        })?;
         Ok(response(request, call, &charges))
+    }
+
+    /// The consumers with these names, each looked up once.
+    async fn named_consumers(
+        &self,
+        names: &[Option<&str>],
+    ) -> Result<SmallVec<[Option<OwnedConsumer>; 4]>, GrpcError> {
+        let mut consumers = SmallVec::<[Option<OwnedConsumer>; 4]>::new();
+        for (index, name) in names.iter().enumerate() {
+            let consumer = match (name, names[..index].iter().position(|earlier| earlier == name)) {
+                (_, Some(earlier)) => consumers[earlier].clone(),
+                (None, None) => None,
+                (Some(name), None) => Some(self.named_consumer(name).await?),
+            };
+            consumers.push(consumer);
+        }
+        Ok(consumers)
     }
 
     /// The consumer called `name`, with the plan and the billing day of its record. One without a record has neither.

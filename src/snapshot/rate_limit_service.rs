@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `check` | which limits a domain may name, and which a route |
 //! | `plan` | the charges of a call: [`RateLimitDomain::plan`] |
+//! | `replaces` | limits of such a file that replace each other |
 //! | `tree` | the tree of descriptors of a file of envoyproxy/ratelimit |
 
 mod check;
 mod plan;
+mod replaces;
 mod tree;
 
 use std::{path::Path, sync::Arc};
@@ -29,7 +31,9 @@ use crate::identity::{DescriptorEntry, KeyPart};
 use crate::rate_limit_service::LimitRole;
 use crate::tls::{TlsFile, server::OfferedProtocols};
 
-pub use self::plan::{DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall};
+pub use self::plan::{
+    DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall, agreed_name,
+};
 
 /// Envoy's rate limit service.
 #[derive(Debug)]
@@ -103,6 +107,7 @@ pub(super) fn compile(
     let section = root.at("rate_limit_service");
     check::address(root, config, service);
     check::names(&section, service);
+    check::note_open(root, service);
     let mut files = Vec::new();
     let mut domains = HashMap::default();
     for (name, domain) in &service.domains {
@@ -192,6 +197,11 @@ fn file_domain(
         let expected = format!("`{name}`, or the domain of the file in `domains`");
         let location = read.domain_location;
         section.fault_of_file(config::descriptors_fault((&shown, text), location, what, &expected));
+    }
+    if let Some((limit, location)) = replaces::cycle(&read) {
+        let what = format!("the limit `{limit}` is replaced by one that it replaces");
+        let expected = "one of them to stay: in a call with both, none would apply";
+        section.fault_of_file(config::descriptors_fault((&shown, text), location, what, expected));
     }
     let CompiledTree { tree, limits: own, reporting } =
         tree::compile(section, name, &read, config, limits.len());

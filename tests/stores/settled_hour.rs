@@ -93,7 +93,7 @@ impl World {
             ),
         };
         let quota = Quota::new(1 + random.below(1_000), window, algorithm);
-        let limit = Arc::new(Limit::new(LimitIdentity::new("settled", seed.into()), quota));
+        let limit = Arc::new(Limit::new(LimitIdentity::new("settled", seed), quota));
         let mut world = Self {
             seed,
             random,

@@ -12,7 +12,7 @@ use crate::identity::{Consumer, OwnedConsumer};
 use crate::rate_limit_service::messages::{
     DescriptorEntryMessage, RateLimitDescriptor, RateLimitRequest,
 };
-use crate::snapshot::{ChargeContext, DescriptorRule, Snapshot};
+use crate::snapshot::{ChargeContext, DescriptorRule, Snapshot, agreed_name};
 
 /// What would happen to a call. The field names are those of the JSON: a stable interface.
 #[derive(Serialize)]
@@ -95,21 +95,23 @@ impl CallExplanation {
         };
         let Some(domain) = service.domains.get(&*call.domain) else { return Ok(explanation) };
         explanation.known = true;
-        let consumer: Option<OwnedConsumer> = domain.consumer_of(call).map(|name| {
-            let known = certified(name, consumers);
-            known.unwrap_or_else(|| Consumer::new(name, None)).into()
-        });
-        let consumer = consumer.as_ref().map(OwnedConsumer::view);
+        let names = domain.consumers_of(call);
+        let read = |name| -> OwnedConsumer {
+            certified(name, consumers).unwrap_or_else(|| Consumer::new(name, None)).into()
+        };
+        let consumers: Vec<_> = names.iter().map(|name| name.map(read)).collect();
+        let agreed = agreed_name(&names).and(consumers.first()).and_then(Option::as_ref);
+        let consumer = agreed.map(OwnedConsumer::view);
         explanation.consumer = consumer.map(|consumer| consumer.name.to_owned());
         explanation.plan = consumer.and_then(|consumer| consumer.plan).map(str::to_owned);
         let context = ChargeContext { secret: overrides.secret, overrides: overrides.at.as_ref() };
-        let planned = domain.plan(call, consumer, context).map_err(|error| error.to_string())?;
+        let planned = domain.plan(call, &consumers, context).map_err(|error| error.to_string())?;
         for (own, rule) in explanation.descriptors.iter_mut().zip(&planned.rules) {
             if let DescriptorRule::Blocked(limit) = rule {
                 own.blocked_by = Some(limit.name().to_string());
             }
         }
-        let mut limits = call_charges(domain, call, consumer, &planned);
+        let mut limits = call_charges(domain, call, &consumers, &planned);
         let is_admitted = charge(&mut limits, now) && planned.blocked_by().is_none();
         let has_rules = !limits.is_empty() || planned.blocked_by().is_some();
         explanation.decision = match (has_rules, is_admitted) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
-use crate::identity::{Consumer, DescriptorEntry, KeySecret, KeyValues, Subject};
+use crate::identity::{DescriptorEntry, KeySecret, KeyValues, OwnedConsumer, Subject};
 use crate::limit::{Charge, Key, Limit, Outcome};
 use crate::plan;
 use crate::rate_limit_service::messages::RateLimitRequest;
@@ -120,7 +120,7 @@ pub(super) fn limit_charges<'s>(
 pub(super) fn call_charges<'s>(
     domain: &'s RateLimitDomain,
     call: &RateLimitRequest,
-    consumer: Option<Consumer<'_>>,
+    consumers: &[Option<OwnedConsumer>],
     planned: &'s PlannedCall,
 ) -> Vec<LimitCharge<'s>> {
     let charge_of = |hit: &'s PlannedHit| {
@@ -130,7 +130,9 @@ pub(super) fn call_charges<'s>(
             key: hit.charge.key,
             cost: hit.charge.cost,
         };
-        let first = hit.descriptors.first().and_then(|index| call.descriptors.get(*index));
+        let index = hit.descriptors.first().copied().unwrap_or_default();
+        let first = call.descriptors.get(index);
+        let consumer = consumers.get(index).and_then(Option::as_ref).map(OwnedConsumer::view);
         let entries = first.iter().flat_map(|descriptor| &descriptor.entries);
         let entries: Vec<DescriptorEntry<'_>> = entries
             .map(|entry| DescriptorEntry { name: &entry.key, value: &entry.value })

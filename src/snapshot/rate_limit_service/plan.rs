@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 
 use super::tree::{FoundRate, NodeLimit};
 use super::{DescriptorRules, RateLimitDomain};
-use crate::identity::{Consumer, DescriptorEntry, Subject, descriptor_key, descriptor_values_key};
+use crate::identity::{
+    DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
+};
 use crate::limit::{Algorithm, Key, Limit, LimitIdentity, MAX_UNITS, Quota};
 use crate::rate_limit_service::UnitWindow;
 use crate::rate_limit_service::messages::{
@@ -76,14 +78,24 @@ pub enum UnreadableCall {
 }
 
 impl RateLimitDomain {
-    /// The name of the consumer of a call: the value of the first entry with the configured name.
-    pub fn consumer_of<'c>(&self, call: &'c RateLimitRequest) -> Option<&'c str> {
-        let name = self.consumer.as_deref()?;
-        let mut entries = call.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-        entries.find(|entry| entry.key == name).map(|entry| entry.value.as_str())
+    /// The name of each descriptor's consumer: the value of its own entry with the configured name. A descriptor without
+    /// one has that of the others, if they agree.
+    pub fn consumers_of<'c>(&self, call: &'c RateLimitRequest) -> SmallVec<[Option<&'c str>; 4]> {
+        let Some(name) = self.consumer.as_deref() else {
+            return SmallVec::from_elem(None, call.descriptors.len());
+        };
+        let of_descriptor = |descriptor: &'c RateLimitDescriptor| {
+            let entry = descriptor.entries.iter().find(|entry| entry.key == name)?;
+            Some(entry.value.as_str())
+        };
+        let mut names: SmallVec<[Option<&str>; 4]> =
+            call.descriptors.iter().map(of_descriptor).collect();
+        let agreed = agreed_name(&names);
+        names.iter_mut().for_each(|name| *name = name.or(agreed));
+        names
     }
 
-    /// Plans the charges of a call. `consumer` is the one that [`Self::consumer_of`] names.
+    /// Plans the charges of a call. `consumers` has the consumer of each descriptor, as [`Self::consumers_of`] names them.
     ///
     /// # Errors
     ///
@@ -91,7 +103,7 @@ impl RateLimitDomain {
     pub fn plan(
         &self,
         call: &RateLimitRequest,
-        consumer: Option<Consumer<'_>>,
+        consumers: &[Option<OwnedConsumer>],
         context: ChargeContext<'_>,
     ) -> Result<PlannedCall, UnreadableCall> {
         let mut planned = PlannedCall::default();
@@ -105,6 +117,8 @@ impl RateLimitDomain {
                 (None, DescriptorRules::Names(rules)) => {
                     let rule = rules.iter().find(|rule| rule.applies_to(entries));
                     let limits = rule.map(|rule| &rule.limits[..]).unwrap_or_default();
+                    let consumer = consumers.get(index).and_then(Option::as_ref);
+                    let consumer = consumer.map(OwnedConsumer::view);
                     Subject::with_descriptor(entries, consumer, |subject| {
                         self.named_charges(limits, subject, context)
                     })
@@ -224,6 +238,13 @@ impl RateLimitDomain {
         };
         Ok((PlannedCharges::from_iter([charge]), DescriptorRule::Limits))
     }
+}
+
+/// The name that all descriptors with a name have; `None` if they have different ones, or none has any.
+pub fn agreed_name<'c>(names: &[Option<&'c str>]) -> Option<&'c str> {
+    let mut named = names.iter().flatten();
+    let first = *named.next()?;
+    named.all(|name| *name == first).then_some(first)
 }
 
 fn entries_of(descriptor: &RateLimitDescriptor) -> DescriptorEntries<'_> {

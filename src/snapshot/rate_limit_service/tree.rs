@@ -19,6 +19,7 @@ use crate::config::{
 };
 use crate::identity::{DescriptorEntry, KeyPart};
 use crate::limit::{Algorithm, Limit, LimitIdentity, Quota};
+use crate::sensitive::is_sensitive_name;
 
 /// Maximum length of a limit's name, in bytes.
 const MAX_NAME: usize = 200;
@@ -189,7 +190,9 @@ impl TreeCompiler<'_> {
         place.path += &descriptor.key;
         if !descriptor.value.is_empty() {
             place.path.push('_');
-            place.path += &descriptor.value;
+            // The name of a limit is in metrics, logs and responses.
+            let is_secret = is_sensitive_name(&descriptor.key);
+            place.path += if is_secret { "value" } else { &descriptor.value };
         }
         let rate = descriptor.rate_limit.as_ref().map(|rate| self.rate(descriptor, rate, &place));
         let has_next = !descriptor.descriptors.is_empty();

@@ -6,7 +6,7 @@ use prost::Message;
 use super::super::{ChargeContext, HitAct, Snapshot};
 use crate::{
     config,
-    identity::{Consumer, KeySecret},
+    identity::{Consumer, KeySecret, OwnedConsumer},
     limit::MAX_UNITS,
     rate_limit_service::messages::{
         DescriptorEntryMessage, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
@@ -70,8 +70,11 @@ fn snapshot() -> Snapshot {
 fn check(snapshot: &Snapshot, call: &RateLimitRequest, plan: Option<&str>) {
     let domain = &snapshot.rate_limit_service.as_ref().expect("the service").domains["edge"];
     let context = ChargeContext { secret: KeySecret(1, 2), overrides: None };
-    let consumer = domain.consumer_of(call).map(|name| Consumer::new(name, plan));
-    let Ok(planned) = domain.plan(call, consumer, context) else {
+    let names = domain.consumers_of(call);
+    assert_eq!(names.len(), call.descriptors.len());
+    let consumers: Vec<Option<OwnedConsumer>> =
+        names.iter().map(|name| name.map(|name| Consumer::new(name, plan).into())).collect();
+    let Ok(planned) = domain.plan(call, &consumers, context) else {
         assert!(call.descriptors.iter().any(|own| own.limit.is_some()), "{call:?}");
         return;
     };
@@ -95,7 +98,7 @@ fn check(snapshot: &Snapshot, call: &RateLimitRequest, plan: Option<&str>) {
         assert!(!seen.contains(&record), "one record twice: {hit:?}");
         seen.push(record);
     }
-    let again = domain.plan(call, consumer, context).expect("a plan");
+    let again = domain.plan(call, &consumers, context).expect("a plan");
     assert_eq!(format!("{planned:?}"), format!("{again:?}"));
 }
 

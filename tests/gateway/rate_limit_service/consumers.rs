@@ -49,6 +49,27 @@ fn the_plan_of_a_consumer_applies_to_its_calls() {
     });
 }
 
+/// A client that can add a descriptor must not be counted as another consumer.
+#[test]
+fn each_descriptor_counts_for_the_consumer_that_it_names() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let fleet = backend.start(RULES, &Clock::manual(NOW));
+        let mut client = connect_first(&fleet);
+        let mut asked = |texts: &[&str]| {
+            let descriptors = texts.iter().map(|text| descriptor(text));
+            client.ask("edge", descriptors.collect()).statuses()
+        };
+        assert_eq!(asked(&["user=acme", "user=stranger"]), ["ok 6", "ok 4"]);
+        assert_eq!(asked(&["user=staff", "user=stranger"]), ["none", "ok 3"]);
+        assert_eq!(asked(&["user=acme,x=y", "user=stranger"]), ["none", "ok 2"]);
+        assert_eq!(asked(&["user=", "user=stranger"]), ["ok 4", "ok 1"]);
+        for _ in 0..6 {
+            asked(&["user=stranger"]);
+        }
+        assert_eq!(asked(&["user=acme", "user=stranger"]), ["ok 6", "over"]);
+    });
+}
+
 fn put_override(gateway: &Gateway, body: &str) -> Response {
     let length = body.len();
     let head = format!(

@@ -290,6 +290,22 @@ fn a_limit_replaces_another_of_the_same_call() {
     assert_eq!(asked.one("category=read"), "ok 0");
 }
 
+#[test]
+fn the_value_of_a_credential_is_in_no_name() {
+    let mut asked = Asked::start(
+        "
+        domain: rl
+        descriptors:
+          - {key: api_key, value: s3cret, rate_limit: {unit: minute, requests_per_unit: 1}}
+          - {key: api_key, value: other, rate_limit: {unit: minute, requests_per_unit: 2}}
+        ",
+    );
+    assert_eq!(asked.one("api_key=s3cret"), "ok 0");
+    let refused = asked.ask(&["api_key=s3cret"]);
+    assert_eq!(refused.refused_by().as_deref(), Some("rl:api_key_value"));
+    assert_eq!(asked.one("api_key=other"), "ok 1", "a counter of its own");
+}
+
 /// examples/ratelimit/config/quota.yaml.
 #[test]
 fn a_quota_that_is_used_up_is_reported_and_refuses_nothing() {
@@ -352,7 +368,10 @@ fn a_changed_file_is_a_reload() {
         asked.client.ask("rl", vec![with_hits("foo=a", 0)]).statuses() == ["ok 4"]
     });
     // A faulty file changes nothing, and its faults name their lines.
-    asked.domain.write(&EXAMPLE.replace("unit: minute, requests_per_unit: 3", "unit: fortnight"));
+    asked.domain.write(
+        &EXAMPLE
+            .replace("unit: minute, requests_per_unit: 3", "unit: fortnight, requests_per_unit: 5"),
+    );
     let fault = asked.gateway.reload(&asked.domain.rules()).unwrap_err();
     assert!(
         fault.contains("ratelimit.yaml:13:28: `fortnight` times 1, expected second"),
