@@ -231,7 +231,9 @@ pub struct Config {
     pub rate_limit_service: Option<RateLimitServiceConfig>,
     /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<ThrottleConfig>,
-    /// Routes: which requests are sent to which upstream, under which limits.
+    /// Routes: which requests are sent to which upstream, under which limits. Default: none, which needs
+    /// `rate_limit_service`.
+    #[serde(default)]
     pub routes: Vec<RouteConfig>,
 }
 

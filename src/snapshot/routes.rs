@@ -39,7 +39,8 @@ pub(super) fn compile(
     parts: &RouteParts<'_>,
 ) -> (RouteTable, Vec<Arc<Route>>, Option<Doors>) {
     let RouteParts { upstreams, limits, tokens, auth } = *parts;
-    root.at("routes").ensure(!config.routes.is_empty(), "no route", "at least one");
+    let serves = !config.routes.is_empty() || config.rate_limit_service.is_some();
+    root.at("routes").ensure(serves, "no route", "at least one, or `rate_limit_service`");
     let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
     let mut routes = Vec::new();

@@ -129,3 +129,22 @@ routes: [{{name: a, upstream: app}}]
     assert_eq!(notes("[::1]:8083"), 0);
     assert_eq!(notes("0.0.0.0:8083"), 1);
 }
+
+#[test]
+fn routes_may_be_missing_only_beside_the_service() {
+    let compile = |text: &str| {
+        let loaded = config::parse("t.yaml", text).unwrap();
+        Snapshot::compile(&loaded).map(drop).map_err(|faults| faults.to_string())
+    };
+    let service = "
+rate_limit_service: {address: '127.0.0.1:8083', domains: {edge: {limits: [user]}}}
+limits: {user: {quota: 5, window: 1m, key: [descriptor:user]}}
+";
+    assert_eq!(compile(service), Ok(()));
+    for text in ["", "# nothing\n", "limits: {}\n", "routes: []\n"] {
+        let fault = compile(text).unwrap_err();
+        let expected = "t.yaml:1:1: no route, expected at least one, or `rate_limit_service`";
+        assert!(fault.starts_with(expected) || text.starts_with("routes"), "{fault}");
+        assert!(fault.contains("no route"), "{fault}");
+    }
+}
