@@ -155,10 +155,7 @@ mod tests {
             CheckedRequest::read(&check(http, "192.0.2.1"), BOUNDS).err()
         };
         let malformed = |error| Some(DescriptionError::Malformed(NAME, error));
-        assert_eq!(
-            with(|http| http.method = "get".to_owned()),
-            malformed(FramingError::RequestLine)
-        );
+        assert_eq!(with(|http| http.method = "get".to_owned()), malformed(FramingError::Method));
         assert_eq!(
             with(|http| http.path = "http://b/".to_owned()),
             malformed(FramingError::Target)

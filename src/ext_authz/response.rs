@@ -43,7 +43,9 @@ impl CheckDecision<'_> {
     }
 
     fn replacing(&self, is_wanted: fn(&[u8]) -> bool) -> Vec<CheckHeaderOption> {
-        let wanted = self.fields.iter().filter(|(name, _)| is_wanted(name));
+        // Envoy sends no empty fields.
+        let all = self.fields.iter().filter(|(_, value)| !value.is_empty());
+        let wanted = all.filter(|(name, _)| is_wanted(name));
         wanted.map(|(name, value)| CheckHeaderOption::replacing(name, value)).collect()
     }
 
@@ -141,7 +143,7 @@ mod tests {
             (418, 403, 7),
             (599, 403, 7),
         ] {
-            let fields = [("retry-after", "7")].into_iter().collect();
+            let fields = [("retry-after", "7"), ("allow", "")].into_iter().collect();
             let status = StatusCode::from_u16(status).unwrap();
             let decision = CheckDecision { status, fields: &fields, body: b"no" };
             let response = decision.response(&Fields::new(), &[]);

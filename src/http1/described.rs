@@ -304,9 +304,9 @@ mod tests {
                 &[host, uri, method, ("X-Forwarded-Host", "a, b")],
                 malformed(FramingError::HostMalformed),
             ),
-            (&[host, uri, ("X-Forwarded-Method", "get")], malformed(FramingError::RequestLine)),
-            (&[host, uri, ("X-Forwarded-Method", "G T")], malformed(FramingError::RequestLine)),
-            (&[host, uri, ("X-Forwarded-Method", "")], malformed(FramingError::RequestLine)),
+            (&[host, uri, ("X-Forwarded-Method", "get")], malformed(FramingError::Method)),
+            (&[host, uri, ("X-Forwarded-Method", "G T")], malformed(FramingError::Method)),
+            (&[host, uri, ("X-Forwarded-Method", "")], malformed(FramingError::Method)),
         ] {
             assert_eq!(read(lines).err(), Some(expected), "{lines:?}");
         }
