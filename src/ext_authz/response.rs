@@ -24,7 +24,7 @@ pub struct CheckDecision<'d> {
 
 impl CheckDecision<'_> {
     /// The response to the check about a request with the fields `asked`. `copied` are the names of the fields that only
-    /// a service may set, in lower case: a client's own are removed, as are those that say who sends the request.
+    /// a service may set, in lower case: a client's own are removed, as is its `X-Consumer-*`.
     pub fn response(&self, asked: &Fields, copied: &[&str]) -> CheckResponse {
         if !self.status.is_success() {
             return self.denial();
