@@ -191,10 +191,10 @@ impl GatewayError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Framing(error) => error.status(),
+            Self::Undescribed(error) => error.status(),
             Self::Path(_)
             | Self::MalformedTarget
             | Self::Ambiguous(_)
-            | Self::Undescribed(_)
             | Self::UnreadableCheck(_)
             | Self::UnreadableCharge(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,

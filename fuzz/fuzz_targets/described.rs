@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(asked.fields.get_all("host").collect::<Vec<_>>(), [described.host()]);
     }
     if let Ok(message) = CheckRequest::decode(bytes)
-        && let Ok(checked) = CheckedRequest::read(&message)
+        && let Ok(checked) = CheckedRequest::read(&message, BOUNDS)
     {
         check(&checked.described);
         for (name, value) in checked.fields.iter() {

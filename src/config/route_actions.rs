@@ -34,7 +34,8 @@ impl RedirectConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct DecideConfig {
     /// Status of a refusal: 429 leaves every refusal its own status; 403 replaces every status but 401 by 403, with the
-    /// own one in `X-Tidegate-Status`, for proxies such as nginx that accept no other.
+    /// own one in `X-Tidegate-Status`, for proxies such as nginx that accept no other. A head that cannot be read leads to
+    /// no route, and keeps its own.
     pub refuse_status: Status,
 }
 

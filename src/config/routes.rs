@@ -135,12 +135,15 @@ impl RouteConfig {
         TimeoutConfig::from_secs(3600)
     }
 
+    /// `max_body` of a route without one.
+    pub const DEFAULT_MAX_BODY: Size = Size(10 << 20);
+
     fn default_max_inspect() -> Size {
         Size(1 << 20)
     }
 
     fn default_max_body() -> Size {
-        Size(10 << 20)
+        Self::DEFAULT_MAX_BODY
     }
 }
 

@@ -1,7 +1,9 @@
 //! [`CheckedRequest`]: the request that a check asks about.
 
 use super::messages::{CheckHeader, CheckRequest, CheckedHttpRequest};
-use crate::http1::{DescribedRequest, DescriptionError, Fields, FramingError, is_valid_field};
+use crate::http1::{
+    DescribedRequest, DescriptionError, Fields, FramingError, HeadBounds, is_valid_field,
+};
 
 /// What a check asks about, for errors.
 const NAME: &str = "the check";
@@ -19,20 +21,25 @@ impl CheckedRequest {
     /// Reads the request that `check` asks about.
     ///
     /// # Errors
-    /// The check has no HTTP request, or a malformed one.
-    pub fn read(check: &CheckRequest) -> Result<Self, DescriptionError> {
+    /// The check has no HTTP request, or a malformed one, or one whose head in HTTP/1.1 would exceed `bounds`.
+    pub fn read(check: &CheckRequest, bounds: HeadBounds) -> Result<Self, DescriptionError> {
         let attributes = check.attributes.as_ref().ok_or(DescriptionError::Missing)?;
         let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
         let http = http.ok_or(DescriptionError::Missing)?;
         let malformed = |error| DescriptionError::Malformed(NAME, error);
         let parts = [&http.method, &http.path, &http.host].map(String::as_bytes);
         let [method, target, host] = parts;
+        let line = method.len() + target.len() + "  HTTP/1.1\r\n".len();
+        if line > bounds.bytes {
+            return Err(malformed(FramingError::TargetTooLong(bounds.bytes)));
+        }
         if !target.starts_with(b"/") {
             return Err(malformed(FramingError::Target));
         }
         let described = DescribedRequest::new(method, target, host).map_err(malformed)?;
         let mut fields = fields(http).map_err(malformed)?;
         fields.push("host", host);
+        check_size(&fields, line, bounds).map_err(malformed)?;
         if matches!(&*http.scheme, "http" | "https") {
             fields.set("x-forwarded-proto", &http.scheme);
         }
@@ -44,6 +51,18 @@ impl CheckedRequest {
         fields.push("x-forwarded-for", if is_valid { address } else { "" });
         Ok(Self { described, fields })
     }
+}
+
+/// Checks that a head with a first line of `line` bytes and these fields is within `bounds`.
+fn check_size(fields: &Fields, line: usize, bounds: HeadBounds) -> Result<(), FramingError> {
+    if fields.len() > bounds.headers {
+        return Err(FramingError::TooManyFields(bounds.headers));
+    }
+    let lines = fields.iter().map(|(name, value)| name.len() + value.len() + ": \r\n".len());
+    if line + lines.sum::<usize>() + "\r\n".len() > bounds.bytes {
+        return Err(FramingError::HeadTooLarge(bounds.bytes));
+    }
+    Ok(())
 }
 
 /// The header fields of a request, without pseudo-headers and `Host`.
@@ -81,6 +100,8 @@ mod tests {
         CheckAddress, CheckAttributes, CheckPeer, CheckSocketAddress, CheckedPart,
     };
 
+    const BOUNDS: HeadBounds = HeadBounds { bytes: 1024, headers: 8 };
+
     fn check(http: CheckedHttpRequest, source: &str) -> CheckRequest {
         let socket_address = Some(CheckSocketAddress { address: source.to_owned() });
         let source = Some(CheckPeer { address: Some(CheckAddress { socket_address }) });
@@ -103,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_check_is_the_request_that_envoy_has() {
-        let checked = CheckedRequest::read(&check(http(), "192.0.2.1")).unwrap();
+        let checked = CheckedRequest::read(&check(http(), "192.0.2.1"), BOUNDS).unwrap();
         let described = &checked.described;
         assert_eq!((described.method().as_str(), described.path()), ("PUT", "/a/b"));
         assert_eq!((described.query(), described.host()), (Some("c=1"), &b"a.test:80"[..]));
@@ -120,8 +141,8 @@ mod tests {
             ..CheckHeader::default()
         };
         let header_map = Some(super::super::messages::CheckHeaderMap { headers: vec![raw] });
-        let checked = CheckedRequest::read(&check(CheckedHttpRequest { header_map, ..http() }, ""));
-        let checked = checked.unwrap();
+        let check = check(CheckedHttpRequest { header_map, ..http() }, "");
+        let checked = CheckedRequest::read(&check, BOUNDS).unwrap();
         assert_eq!(checked.fields.get("x-raw"), Some(&[0xe9][..]));
         assert_eq!(checked.fields.get_all("x-forwarded-for").last(), Some(&b""[..]));
     }
@@ -131,13 +152,10 @@ mod tests {
         let with = |change: fn(&mut CheckedHttpRequest)| {
             let mut http = http();
             change(&mut http);
-            CheckedRequest::read(&check(http, "192.0.2.1")).err()
+            CheckedRequest::read(&check(http, "192.0.2.1"), BOUNDS).err()
         };
         let malformed = |error| Some(DescriptionError::Malformed(NAME, error));
-        assert_eq!(
-            with(|http| http.method = "get".to_owned()),
-            malformed(FramingError::RequestLine)
-        );
+        assert_eq!(with(|http| http.method = "get".to_owned()), malformed(FramingError::Method));
         assert_eq!(
             with(|http| http.path = "http://b/".to_owned()),
             malformed(FramingError::Target)
@@ -149,9 +167,33 @@ mod tests {
         };
         assert_eq!(with(broken), malformed(FramingError::HeaderName));
         assert_eq!(
-            CheckedRequest::read(&CheckRequest::default()).err(),
+            CheckedRequest::read(&CheckRequest::default(), BOUNDS).err(),
             Some(DescriptionError::Missing)
         );
+    }
+
+    #[test]
+    fn a_request_that_no_head_could_have_is_refused() {
+        // `PUT PATH HTTP/1.1`, `host: a.test:80`, `x-a: VALUE` and the empty line.
+        let size = |path: usize, value: usize| {
+            let path = format!("/{}", "p".repeat(path - 1));
+            let headers = [("x-a".to_owned(), "v".repeat(value))].into();
+            let http = CheckedHttpRequest { path, headers, ..http() };
+            CheckedRequest::read(&check(http, "192.0.2.1"), BOUNDS).err()
+        };
+        let malformed = |error| Some(DescriptionError::Malformed(NAME, error));
+        let others = "PUT  HTTP/1.1\r\nhost: a.test:80\r\nx-a: \r\n\r\n".len();
+        assert_eq!(size(7, 1024 - others - 7), None);
+        assert_eq!(size(7, 1024 - others - 6), malformed(FramingError::HeadTooLarge(1024)));
+        assert_eq!(size(1010, 0), malformed(FramingError::TargetTooLong(1024)));
+        let fields = |count: usize| {
+            let headers = (1..count).map(|number| (format!("x-{number}"), String::new())).collect();
+            let http = CheckedHttpRequest { headers, ..http() };
+            CheckedRequest::read(&check(http, "192.0.2.1"), BOUNDS).err()
+        };
+        assert_eq!(fields(8), None);
+        assert_eq!(fields(9), malformed(FramingError::TooManyFields(8)));
+        assert_eq!(fields(9).unwrap().status(), 431);
     }
 
     proptest! {
@@ -161,7 +203,7 @@ mod tests {
             encoded.extend_from_slice(&bytes);
             for message in [&bytes[..], &encoded] {
                 let Ok(check) = CheckRequest::decode(message) else { continue };
-                let Ok(checked) = CheckedRequest::read(&check) else { continue };
+                let Ok(checked) = CheckedRequest::read(&check, BOUNDS) else { continue };
                 for (_, value) in checked.fields.iter() {
                     prop_assert!(!value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
                 }

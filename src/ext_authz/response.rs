@@ -8,37 +8,72 @@ use super::messages::{
 };
 use crate::{grpc::GrpcStatus, http1::Fields};
 
-/// The fields by which the gateway says who sends a request: a client's own are removed.
+/// The fields by which the gateway says who sends a request.
 const IDENTITY: [&str; 2] = ["x-consumer-name", "x-consumer-plan"];
 
-/// The response to a check that was decided with this status, these fields and this body.
-pub fn check_response(status: StatusCode, fields: &Fields, body: &[u8]) -> CheckResponse {
-    let replacing = |wanted: fn(&[u8]) -> bool| -> Vec<CheckHeaderOption> {
-        let wanted = fields.iter().filter(move |(name, _)| wanted(name));
-        wanted.map(|(name, value)| CheckHeaderOption::replacing(name, value)).collect()
-    };
-    if status.is_success() {
-        let absent = IDENTITY.iter().filter(|name| !fields.contains(*name));
+/// A decision on a check.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckDecision<'d> {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its header fields.
+    pub fields: &'d Fields,
+    /// Its body.
+    pub body: &'d [u8],
+}
+
+impl CheckDecision<'_> {
+    /// The response to the check about a request with the fields `asked`. `copied` are the names of the fields that only
+    /// a service may set, in lower case: a client's own are removed, as is its `X-Consumer-*`.
+    pub fn response(&self, asked: &Fields, copied: &[&str]) -> CheckResponse {
+        if !self.status.is_success() {
+            return self.denial();
+        }
+        let own: Vec<&str> = IDENTITY.iter().chain(copied).copied().collect();
+        let absent = own.iter().filter(|name| !self.fields.contains(*name));
+        let absent = absent.map(|name| (*name).to_owned());
+        let spelled = asked.iter().filter_map(|(name, _)| spelling_of(name, &own));
         let admitted = OkHttpResponse {
-            headers: replacing(|name| !is_for_client(name)),
-            headers_to_remove: absent.map(|name| (*name).to_owned()).collect(),
-            response_headers_to_add: replacing(is_for_client),
+            headers: self.replacing(|name| !is_for_client(name)),
+            headers_to_remove: absent.chain(spelled).collect(),
+            response_headers_to_add: self.replacing(is_for_client),
         };
         let status = Some(CheckStatus { code: GrpcStatus::Ok as i32 });
-        return CheckResponse { status, verdict: Some(CheckVerdict::Ok(admitted)) };
+        CheckResponse { status, verdict: Some(CheckVerdict::Ok(admitted)) }
     }
-    let code = match status {
-        StatusCode::UNAUTHORIZED => GrpcStatus::Unauthenticated,
-        StatusCode::TOO_MANY_REQUESTS => GrpcStatus::ResourceExhausted,
-        _ => GrpcStatus::PermissionDenied,
-    };
-    let denied = DeniedHttpResponse {
-        status: Some(DeniedStatus { code: known_status(status).as_u16().into() }),
-        headers: replacing(|_| true),
-        body: String::from_utf8_lossy(body).into_owned(),
-    };
-    let status = Some(CheckStatus { code: code as i32 });
-    CheckResponse { status, verdict: Some(CheckVerdict::Denied(denied)) }
+
+    fn replacing(&self, is_wanted: fn(&[u8]) -> bool) -> Vec<CheckHeaderOption> {
+        // Envoy sends no empty fields.
+        let all = self.fields.iter().filter(|(_, value)| !value.is_empty());
+        let wanted = all.filter(|(name, _)| is_wanted(name));
+        wanted.map(|(name, value)| CheckHeaderOption::replacing(name, value)).collect()
+    }
+
+    fn denial(&self) -> CheckResponse {
+        let Self { status, body, .. } = *self;
+        let code = match status {
+            StatusCode::UNAUTHORIZED => GrpcStatus::Unauthenticated,
+            StatusCode::TOO_MANY_REQUESTS => GrpcStatus::ResourceExhausted,
+            _ => GrpcStatus::PermissionDenied,
+        };
+        let denied = DeniedHttpResponse {
+            status: Some(DeniedStatus { code: known_status(status).as_u16().into() }),
+            headers: self.replacing(|_| true),
+            body: String::from_utf8_lossy(body).into_owned(),
+        };
+        let status = Some(CheckStatus { code: code as i32 });
+        CheckResponse { status, verdict: Some(CheckVerdict::Denied(denied)) }
+    }
+}
+
+/// `name` in lower case, if it is one of `own` with an underscore for a hyphen: CGI and WSGI applications read both as one
+/// variable.
+fn spelling_of(name: &[u8], own: &[&str]) -> Option<String> {
+    if !name.contains(&b'_') {
+        return None;
+    }
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    own.contains(&&*name.replace('_', "-")).then_some(name)
 }
 
 /// True for a field of an admission that the client gets, and not the server.
@@ -83,7 +118,10 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        let response = check_response(StatusCode::OK, &fields, b"");
+        let asked = ["X_Consumer_Name", "x-consumer_plan", "x_org", "x_other", "x-user"];
+        let asked: Fields = asked.into_iter().map(|name| (name, "forged")).collect();
+        let decision = CheckDecision { status: StatusCode::OK, fields: &fields, body: b"" };
+        let response = decision.response(&asked, &["x-user", "x-org"]);
         assert_eq!(response.status, Some(CheckStatus { code: 0 }));
         let Some(CheckVerdict::Ok(admitted)) = response.verdict else { panic!("denied") };
         assert_eq!(names(&admitted.headers), ["x-consumer-name", "x-user"]);
@@ -91,7 +129,8 @@ mod tests {
             names(&admitted.response_headers_to_add),
             ["x-ratelimit-limit", "RateLimit-Policy"]
         );
-        assert_eq!(admitted.headers_to_remove, ["x-consumer-plan"]);
+        let removed = ["x-consumer-plan", "x-org", "x_consumer_name", "x-consumer_plan", "x_org"];
+        assert_eq!(admitted.headers_to_remove, removed);
     }
 
     #[test]
@@ -104,9 +143,10 @@ mod tests {
             (418, 403, 7),
             (599, 403, 7),
         ] {
-            let fields = [("retry-after", "7")].into_iter().collect();
+            let fields = [("retry-after", "7"), ("allow", "")].into_iter().collect();
             let status = StatusCode::from_u16(status).unwrap();
-            let response = check_response(status, &fields, b"no");
+            let decision = CheckDecision { status, fields: &fields, body: b"no" };
+            let response = decision.response(&Fields::new(), &[]);
             assert_eq!(response.status, Some(CheckStatus { code }));
             let Some(CheckVerdict::Denied(denied)) = response.verdict else { panic!("admitted") };
             assert_eq!((denied.status, &*denied.body), (Some(DeniedStatus { code: sent }), "no"));

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    ext_authz::{CheckedRequest, check_response, messages::CheckRequest},
+    ext_authz::{CheckDecision, CheckedRequest, messages::CheckRequest},
     grpc::{self, GrpcError, GrpcStatus, frame_message},
     http1::{DescriptionError, Fields, RequestDescription, Version},
     identity::Consumer,
@@ -58,7 +58,8 @@ impl Gateway {
                 return refuse(GatewayError::UnreadableCheck(error));
             }
         };
-        let checked = match CheckedRequest::read(&check) {
+        let bounds = request.rules().snapshot.http.head;
+        let checked = match CheckedRequest::read(&check, bounds) {
             Ok(checked) => checked,
             Err(error) => return refuse(GatewayError::Undescribed(error)),
         };
@@ -100,7 +101,11 @@ impl RequestContext {
         body: &[u8],
     ) -> LocalReply {
         self.held.trailers = Some(Box::new(grpc::trailers()));
-        let message = check_response(status, decided, body).encode_to_vec();
+        let auth = self.route().and_then(|route| route.settings.auth.as_ref());
+        let copied = auth.into_iter().flat_map(|auth| auth.copied_headers());
+        let copied: Vec<&str> = copied.map(|name| name.as_str()).collect();
+        let decision = CheckDecision { status, fields: decided, body };
+        let message = decision.response(&self.head.fields, &copied).encode_to_vec();
         let fields = Fields::from_iter([("content-type", grpc::MEDIA_TYPE)]);
         LocalReply { status: StatusCode::OK, fields, body: frame_message(&message).into() }
     }

@@ -9,7 +9,7 @@
 //! A proxy overwrites the fields of its own family and passes on others, which its client may have invented. So fields of
 //! two families are an error, as is a field that is sent twice: the gateway never chooses between two requests.
 
-use http::Method;
+use http::{Method, StatusCode};
 
 use super::{
     FramingError, RequestHead,
@@ -58,6 +58,16 @@ pub enum DescriptionError {
     /// The path of the question leaves the prefix below which paths are asked about.
     #[error("the path leaves `{0}` by `..`; expected a path below it")]
     Outside(Box<str>),
+}
+
+impl DescriptionError {
+    /// The status code of the response to the question.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Malformed(_, error) => error.status(),
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
 }
 
 /// The fields that describe a request.
@@ -294,9 +304,9 @@ mod tests {
                 &[host, uri, method, ("X-Forwarded-Host", "a, b")],
                 malformed(FramingError::HostMalformed),
             ),
-            (&[host, uri, ("X-Forwarded-Method", "get")], malformed(FramingError::RequestLine)),
-            (&[host, uri, ("X-Forwarded-Method", "G T")], malformed(FramingError::RequestLine)),
-            (&[host, uri, ("X-Forwarded-Method", "")], malformed(FramingError::RequestLine)),
+            (&[host, uri, ("X-Forwarded-Method", "get")], malformed(FramingError::Method)),
+            (&[host, uri, ("X-Forwarded-Method", "G T")], malformed(FramingError::Method)),
+            (&[host, uri, ("X-Forwarded-Method", "")], malformed(FramingError::Method)),
         ] {
             assert_eq!(read(lines).err(), Some(expected), "{lines:?}");
         }

@@ -14,6 +14,9 @@ pub enum FramingError {
     /// The request line is not `METHOD SP TARGET SP HTTP/1.1`.
     #[error("the request line is malformed; expected METHOD SP TARGET SP HTTP/1.1")]
     RequestLine,
+    /// The method is no token, or has letters in lower case.
+    #[error("the method is malformed; expected a word in upper case, such as GET")]
+    Method,
     /// The request target has a byte that must be percent-encoded, or is in no form of RFC 9112, 3.2.
     #[error(
         "the request target is malformed; expected a path such as /items/7?x=1, with characters such as \

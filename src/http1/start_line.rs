@@ -94,9 +94,9 @@ impl StartLine for RequestLine {
 pub(super) fn parse_method(method: &[u8]) -> Result<Method, FramingError> {
     // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on `POST`.
     if !is_token(method) || method.iter().any(u8::is_ascii_lowercase) {
-        return Err(FramingError::RequestLine);
+        return Err(FramingError::Method);
     }
-    Method::from_bytes(method).map_err(|_| FramingError::RequestLine)
+    Method::from_bytes(method).map_err(|_| FramingError::Method)
 }
 
 impl StartLine for StatusLine {

@@ -76,7 +76,8 @@ pub(super) fn decide_asked(
     let left = doors.left_prefix(sent, &question.path).filter(|_| question.is_from_trusted_proxy);
     if let Some(prefix) = left {
         let outside = DescriptionError::Outside(prefix.into());
-        return Some(refused(question, GatewayError::Undescribed(outside).into()));
+        let error = GatewayError::Undescribed(outside);
+        return Some(refused(question, refuse_unrouted(snapshot, &question.host, sent, error)));
     }
     let question = Question { snapshot, input, attributes: question };
     let door = question.find_door(doors)?;
@@ -91,6 +92,23 @@ pub(super) fn decide_asked(
             refused(question.attributes, refusal)
         }
     })
+}
+
+/// The refusal of a request whose route was not looked for: if the host and the path, as they were sent, lead to a `decide`
+/// route, on that one, which knows the statuses that the asking proxy accepts.
+pub(super) fn refuse_unrouted(
+    snapshot: &Snapshot,
+    host: &str,
+    sent: &str,
+    error: GatewayError,
+) -> RequestRefusal {
+    let doors = snapshot.doors.as_ref();
+    let found = doors.and_then(|doors| {
+        doors.find(host, sent, &Method::GET, |_: &ConditionalRoute| ConditionResult::Met)
+    });
+    let door = found.filter(|index| snapshot.routes[*index].decide().is_some());
+    let route = door.map_or(RefusedRoute::None, RefusedRoute::Matched);
+    RequestRefusal { error, route, caller: None }
 }
 
 /// The request that a question asks about, and the route that decides it.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::{
     AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView, Via,
-    asked::decide_asked, check_access, planned_charges, status_charges, target_key,
+    asked::{decide_asked, refuse_unrouted},
+    check_access, planned_charges, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
@@ -195,12 +196,20 @@ pub fn decide(
     match check_before_routing(input, &request) {
         Ok(None) => {}
         Ok(Some(answer)) => return RequestDecision::unread(NextStep::Answer(answer)),
-        Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
+        Err(error) => return refused_unread(snapshot, &request.host, request.path, error),
     }
     let (length, sent) = (request.length, request.path);
+    let asked_host = snapshot.doors.as_ref().map(|_| request.host.clone());
     let attributes = match RequestAttributes::read(snapshot, &input.source, request) {
         Ok(attributes) => attributes,
-        Err(error) => return RequestDecision::unread(NextStep::Refuse(error.into())),
+        Err(error) => {
+            return refused_unread(
+                snapshot,
+                asked_host.as_deref().unwrap_or_default(),
+                sent,
+                error,
+            );
+        }
     };
     if let Some(doors) = &snapshot.doors
         && let Some(decision) = decide_asked(snapshot, doors, input, &attributes, sent)
@@ -216,6 +225,16 @@ pub fn decide(
     let token_hash = attributes.token_hash.get();
     let next = next.unwrap_or_else(NextStep::Refuse);
     RequestDecision { client, path, token_hash, next, asked: None }
+}
+
+#[cold]
+fn refused_unread(
+    snapshot: &Snapshot,
+    host: &str,
+    sent: &str,
+    error: GatewayError,
+) -> RequestDecision {
+    RequestDecision::unread(NextStep::Refuse(refuse_unrouted(snapshot, host, sent, error)))
 }
 
 impl RequestDecision {

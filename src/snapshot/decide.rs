@@ -193,6 +193,7 @@ fn check_unused(section: &Section<'_>, route: &RouteConfig) {
         ("strip_prefix", route.strip_prefix.is_some()),
         ("compress", route.compress.is_some()),
         ("mirror", route.mirror.is_some()),
+        ("max_body", route.max_body != RouteConfig::DEFAULT_MAX_BODY),
     ] {
         if is_set {
             let what = format!("`{key}` on a `decide` route: the asking proxy has the request");

@@ -27,6 +27,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
         note_methods(&section, route);
         note_strip_prefix(&section, route);
     }
+    note_open_doors(root, config);
     note_unused_limits(root, config);
     note_tiers(root, config);
     note_login(root, config);
@@ -92,6 +93,23 @@ fn note_login(root: &Section<'_>, config: &Config) {
         let what = "the throttle applies to every route: while it is on, no one can log in";
         let expected = "`throttle: false` in the routes of the login and of health checks";
         root.at("throttle").note_at_key(what, expected);
+    }
+}
+
+/// Notes networks of every address among the proxies that may ask a `decide` route.
+fn note_open_doors(root: &Section<'_>, config: &Config) {
+    if config.routes.iter().all(|route| route.decide.is_none()) {
+        return;
+    }
+    for (index, network) in config.client.trusted_proxies.iter().enumerate() {
+        if network.0.prefix_len() == 0 {
+            let what = format!(
+                "`{}` are all addresses: every client may ask a `decide` route about any caller",
+                network.0
+            );
+            let section = root.at("client").at("trusted_proxies").index(index);
+            section.note(what, "the addresses of the proxies that ask");
+        }
     }
 }
 

@@ -12,6 +12,12 @@ impl Page {
         Self(fs::read_to_string(path).expect("a page"))
     }
 
+    /// The page with `to` for each `from`.
+    pub(crate) fn with(&self, from: &str, to: &str) -> Self {
+        assert!(self.0.contains(from), "{from}");
+        Self(self.0.replace(from, to))
+    }
+
     /// The section below `heading`.
     pub(crate) fn section(&self, heading: &str) -> Self {
         let (_, rest) = self.0.split_once(&format!("\n## {heading}\n")).expect("a heading");

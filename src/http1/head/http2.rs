@@ -37,7 +37,7 @@ impl RequestHead {
     ) -> Result<Self, FramingError> {
         // Methods are case-sensitive, but some upstreams ignore case: see `RequestLine::parse`.
         if parts.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err(FramingError::RequestLine);
+            return Err(FramingError::Method);
         }
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
         let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
@@ -246,7 +246,7 @@ mod tests {
             ),
             (get().header("x", " a"), FramingError::Control),
             (get().header("x", "a\t"), FramingError::Control),
-            (get().method("get"), FramingError::RequestLine),
+            (get().method("get"), FramingError::Method),
             (Request::get("/"), FramingError::HostMissing),
             (Request::get("/").header("host", "a").header("host", "a"), FramingError::HostRepeated),
             (Request::get("https://u@a.test/"), FramingError::HostMalformed),

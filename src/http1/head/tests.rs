@@ -80,7 +80,7 @@ fn ambiguous_and_malformed_requests_are_rejected() {
         ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
         ("GET / x HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
         ("GET /\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
-        ("G@T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("G@T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::Method),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), FramingError::Version),
         ("GET / HTTP/0.9\r\nHost: a\r\n\r\n".into(), FramingError::Version),
         ("GET / HTTP/01.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),

@@ -87,6 +87,7 @@ fn a_decide_route_refuses_what_cannot_hold() {
         (route("upstream: app"), "7:78: both `upstream` and `decide`, expected one of them"),
         (route("cors: {origins: ['*']}"), "7:90: `cors` on a `decide` route"),
         (route("strip_prefix: /x"), "7:90: `strip_prefix` on a `decide` route"),
+        (route("max_body: 1MiB"), "7:90: `max_body` on a `decide` route: the asking proxy has"),
         (route("rewrite: /x"), "7:90: `rewrite` on a route that forwards no request"),
         (
             route("headers: {response: {set: {x: '{path.id}'}}}"),
@@ -147,6 +148,21 @@ fn a_decide_route_refuses_what_cannot_hold() {
         }
     }
     assert_eq!(wrong, [""; 0]);
+}
+
+#[test]
+fn a_decide_route_whose_askers_are_everyone_is_noted() {
+    let noted = |text: &str| -> usize {
+        let notes = compile(text).unwrap().notes;
+        let noted = notes.iter().map(ToString::to_string);
+        noted.filter(|note| note.contains("every client may ask a `decide` route")).count()
+    };
+    for network in ["0.0.0.0/0", "'::/0'"] {
+        let all = DOOR.replace("10.0.0.1/32", network);
+        assert_eq!(noted(&all), 1, "{network}");
+        assert_eq!(noted(&all.replace("decide: {}", "upstream: app")), 0, "{network}");
+    }
+    assert_eq!(noted(DOOR), 0);
 }
 
 #[test]

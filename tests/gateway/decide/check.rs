@@ -125,6 +125,33 @@ fn a_check_is_decided_as_the_request_in_it() {
 }
 
 #[test]
+fn a_check_is_bounded_as_the_head_of_the_request_in_it() {
+    let gateway = start();
+    let ask = |path: &str, fields: &[(&str, &str)]| {
+        let check = check("PUT", path, "192.0.2.1", fields).encode_to_vec();
+        answer(&call(Protocol::Http2, &gateway, &check))
+    };
+    let (long, huge) = ("x".repeat(20_000), "x".repeat(70_000));
+    assert_eq!(ask(&format!("/{long}"), &[]).0, 200);
+    assert_eq!(ask("/x", &[("x-a", &long)]).0, 200);
+    for (path, fields, status, reason) in [
+        (&*format!("/{huge}"), &[][..], 414, "the request line is longer than 32768 bytes"),
+        ("/x", &[("x-a", &*huge)], 431, "the head is larger than 32768 bytes"),
+        ("/x", &[("x-a", &*long), ("x-b", &*long)], 431, "the head is larger than 32768 bytes"),
+    ] {
+        let (answered, _, body) = ask(path, fields);
+        assert_eq!(answered, status, "{body}");
+        assert!(body.contains(reason), "{body}");
+    }
+    let names: Vec<String> = (0..200).map(|number| format!("x-{number}")).collect();
+    let fields: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
+    assert_eq!(ask("/x", &fields[..90]).0, 200);
+    let (status, _, body) = ask("/x", &fields);
+    assert_eq!(status, 431, "{body}");
+    assert!(body.contains("more than 100 header fields"), "{body}");
+}
+
+#[test]
 fn a_check_authenticates_with_the_credentials_in_it() {
     let gateway = start();
     let ask = |fields: &[(&str, &str)]| {
@@ -132,8 +159,11 @@ fn a_check_authenticates_with_the_credentials_in_it() {
         answer(&call(Protocol::Http2, &gateway, &check))
     };
     let key = ("x-api-key", "key of acme");
-    let (status, fields, removed) = ask(&[key, ("x-consumer-name", "admin")]);
-    assert_eq!((status, &*fields["x-consumer-name"], &*removed), (200, "acme", "x-consumer-plan"));
+    let forged = ["x-consumer-name", "x_consumer_name", "x-consumer_plan", "x_other"];
+    let (status, fields, removed) =
+        ask(&[&[key][..], &forged.map(|name| (name, "admin"))].concat());
+    assert_eq!((status, &*fields["x-consumer-name"]), (200, "acme"));
+    assert_eq!(removed, "x-consumer-plan x-consumer_plan x_consumer_name");
     let (status, fields, _) = ask(&[key]);
     assert_eq!((status, &*fields["x-tidegate-status"]), (403, "429"));
     let (status, fields, _) = ask(&[]);

@@ -63,8 +63,8 @@ fn a_description_that_could_be_the_clients_is_refused() {
             (&own.replace("/x", "/x%zz"), "%"),
             (&own.replace("/x", "/x%00"), "%00"),
             (&own.replace("/x", "/../x"), "the path leads above the root"),
-            (&own.replace("GET", "get"), "the request line is malformed"),
-            (&own.replace("GET", "G(T"), "the request line is malformed"),
+            (&own.replace("GET", "get"), "the method is malformed; expected a word in upper case"),
+            (&own.replace("GET", "G(T"), "the method is malformed"),
             (&format!("{own}X-Forwarded-Host: a b\r\n"), "Host is malformed"),
             (&format!("{own}X-Forwarded-Host: a, b\r\n"), "Host is malformed"),
         ] {
@@ -81,6 +81,46 @@ fn a_description_that_could_be_the_clients_is_refused() {
             assert_eq!(answer.status, 405, "{}", answer.text());
         }
     });
+}
+
+#[test]
+fn nginx_accepts_each_refusal_that_precedes_the_route() {
+    let own = about("GET", "a.test", "/x");
+    let doors = "
+client: {trusted_proxies: [127.0.0.1/32]}
+upstreams: {open: {respond: {body: open}}}
+routes:
+  - {name: nginx, match: {path: /nginx}, decide: {refuse_status: 403}}
+  - {name: below, match: {host: below.test, path_prefix: /below}, decide: {refuse_status: 403}}
+  - {name: own, match: {path_prefix: /own}, decide: {}}
+  - {name: open, match: {path: /open}, upstream: open}
+";
+    let gateway = Gateway::for_every_protocol(doors);
+    let send = |method: &str, path: &str, fields: &str| {
+        let mut client = Client::connect(gateway.address());
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: below.test\r\n{fields}\r\n");
+        let answer = client.send(head).read_response();
+        (answer.status, answer.header("x-tidegate-status").map(str::to_owned))
+    };
+    let both = |own: u16| (403, Some(own.to_string()));
+    for (method, path, fields, status) in [
+        ("GET", "/nginx", "Expect: foo\r\n", 417),
+        ("TRACE", "/nginx", "", 405),
+        ("TRACE", "/below/x", "", 405),
+        ("GET", "/below/%zz", "", 400),
+        ("GET", "/below/../x", "", 400),
+        ("GET", "/below/x", "X-Forwarded-For: 192.0.2.1\r\nExpect: foo\r\n", 417),
+    ] {
+        assert_eq!(send(method, path, &format!("{own}{fields}")), both(status), "{method} {path}");
+        assert_eq!(send(method, path, fields), both(status), "{method} {path}");
+    }
+    for path in ["/own/x", "/open", "/none"] {
+        assert_eq!(send("GET", path, "Expect: foo\r\n"), (417, None), "{path}");
+    }
+    // The client of a gRPC call gets its refusal from the proxy, which reads the status.
+    let call = "Content-Type: application/grpc\r\nTE: trailers\r\nExpect: foo\r\n";
+    let answer = Protocol::Http2.connect(&gateway).get("/nginx", call);
+    assert_eq!((answer.status, answer.number("x-tidegate-status")), (403, 417));
 }
 
 #[test]

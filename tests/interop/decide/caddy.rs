@@ -1,4 +1,4 @@
-use super::{Asker, Page};
+use super::{Asker, Page, attacks::one_of_each_host};
 use crate::server::Server;
 
 fn page() -> Page {
@@ -35,6 +35,13 @@ fn caddy_asks_about_the_request_that_it_received() {
     let [long, short, _] = blocks();
     start(&long).assert_cannot_be_deceived();
     start(&short).assert_cannot_be_deceived();
+    for configuration in [long, short] {
+        start(&configuration).assert_passes_no_spelling_of_the_consumer();
+        start(&configuration).assert_answers_any_number_of_fields();
+        let page = one_of_each_host(&page());
+        let asker = Asker::start(&page, &configuration, Server::caddy);
+        asker.assert_counts_the_host_of_the_target();
+    }
 }
 
 #[test]

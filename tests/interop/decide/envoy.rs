@@ -2,7 +2,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Asker, Page};
+use super::{Asker, Page, attacks::one_of_each_host};
 use crate::server::Server;
 
 /// Starts Envoy with a configuration in YAML.
@@ -17,7 +17,10 @@ fn page() -> Page {
 
 /// Starts Envoy with the page's configuration over gRPC, in which `change` changes something.
 fn start_grpc(change: impl FnOnce(&str) -> String) -> Asker {
-    let page = page();
+    start_grpc_of(&page(), change)
+}
+
+fn start_grpc_of(page: &Page, change: impl FnOnce(&str) -> String) -> Asker {
     let value = |heading: &str| -> Value {
         serde_yaml::from_str(&page.section(heading).block("yaml,foreign")).expect("YAML")
     };
@@ -26,14 +29,17 @@ fn start_grpc(change: impl FnOnce(&str) -> String) -> Asker {
     resources["clusters"][0] = parts["clusters"][0].take();
     let manager = &mut resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
     manager["http_filters"][0] = parts["http_filters"][0].take();
-    Asker::start(&page, &change(&serde_yaml::to_string(&all).expect("YAML")), envoy)
+    Asker::start(page, &change(&serde_yaml::to_string(&all).expect("YAML")), envoy)
 }
 
 /// Starts Envoy with the page's configuration over HTTP, in which `change` changes something.
 fn start_http(change: impl FnOnce(&str) -> String) -> Asker {
-    let page = page();
+    start_http_of(&page(), change)
+}
+
+fn start_http_of(page: &Page, change: impl FnOnce(&str) -> String) -> Asker {
     let configuration = change(&page.section("Over HTTP").block("yaml,foreign"));
-    Asker::start(&page, &configuration, envoy)
+    Asker::start(page, &configuration, envoy)
 }
 
 fn unchanged(configuration: &str) -> String {
@@ -62,6 +68,10 @@ fn envoy_gives_headers_of_the_decision_to_both_sides_over_http() {
 #[test]
 fn envoy_asks_about_the_request_that_it_received_over_http() {
     start_http(unchanged).assert_cannot_be_deceived();
+    start_http(unchanged).assert_passes_no_spelling_of_the_consumer();
+    start_http(unchanged).assert_answers_any_number_of_fields();
+    let page = one_of_each_host(&page());
+    start_http_of(&page, unchanged).assert_counts_the_host_of_the_target();
 }
 
 #[test]
@@ -85,6 +95,17 @@ fn envoy_gives_headers_of_the_decision_to_both_sides_over_grpc() {
 #[test]
 fn envoy_asks_about_the_request_that_it_received_over_grpc() {
     start_grpc(unchanged).assert_cannot_be_deceived();
+    start_grpc(unchanged).assert_passes_no_spelling_of_the_consumer();
+    start_grpc(unchanged).assert_answers_any_number_of_fields();
+    // Tidegate also names the spellings, for Envoy to remove them.
+    let dropped = "headers_with_underscores_action: DROP_HEADER";
+    let kept = |configuration: &str| {
+        assert!(configuration.contains(dropped));
+        configuration.replace(dropped, "headers_with_underscores_action: ALLOW")
+    };
+    start_grpc(kept).assert_passes_no_spelling_of_the_consumer();
+    let page = one_of_each_host(&page());
+    start_grpc_of(&page, unchanged).assert_counts_the_host_of_the_target();
 }
 
 #[test]

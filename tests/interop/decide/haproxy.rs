@@ -1,6 +1,6 @@
 use std::{fs, path::Path};
 
-use super::{APPLICATION, Asker, Page, TIDEGATE};
+use super::{APPLICATION, Asker, Page, TIDEGATE, attacks::one_of_each_host};
 use crate::server::Server;
 
 /// Starts HAProxy with the script that precedes its configuration.
@@ -20,11 +20,14 @@ fn page() -> Page {
 }
 
 fn start_with(change: impl FnOnce(String) -> String) -> Asker {
-    let page = page();
+    start_page(&page(), change)
+}
+
+fn start_page(page: &Page, change: impl FnOnce(String) -> String) -> Asker {
     let script = change(page.block("lua,file=tidegate.lua"));
     let configuration = page.block("haproxy");
     assert!(script.contains(TIDEGATE) && configuration.contains(APPLICATION));
-    Asker::start(&page, &[script, configuration].join(BETWEEN), haproxy)
+    Asker::start(page, &[script, configuration].join(BETWEEN), haproxy)
 }
 
 fn start() -> Asker {
@@ -46,6 +49,14 @@ fn haproxy_gives_headers_of_the_decision_to_both_sides() {
 #[test]
 fn haproxy_asks_about_the_request_that_it_received() {
     start().assert_cannot_be_deceived();
+    start().assert_passes_no_spelling_of_the_consumer();
+    let asker = start_page(&one_of_each_host(&page()), |script| script);
+    asker.assert_counts_the_host_of_the_target();
+}
+
+#[test]
+fn haproxy_answers_any_number_of_fields() {
+    start().assert_answers_any_number_of_fields();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use super::{Asker, Page};
+use super::{Asker, Page, attacks::one_of_each_host};
 use crate::server::Server;
 
 fn page() -> Page {
@@ -25,6 +25,14 @@ fn nginx_gives_headers_of_the_decision_to_both_sides() {
 #[test]
 fn nginx_asks_about_the_request_that_it_received() {
     start().assert_cannot_be_deceived();
+    start().assert_passes_no_spelling_of_the_consumer();
+    start().assert_answers_any_number_of_fields();
+    // Tidegate does not read the head of the question, so it knows no `refuse_status`.
+    let many: String = (0..110).map(|number| format!("X-Field-{number}: 1\r\n")).collect();
+    assert_eq!(start().get("/items/7", &many).status, 500);
+    let page = one_of_each_host(&page());
+    let asker = Asker::start(&page, &page.block("nginx"), Server::nginx);
+    asker.assert_counts_the_host_of_the_target();
 }
 
 #[test]
