@@ -32,6 +32,9 @@ routes:
   - {name: usage, match: {path: '/usage/{*rest}'}, upstream: model, limits: [usage]}
 ";
 
+const STORE: &str =
+    "store: {redis: {shards: [{primary: '{url}'}], connect_timeout: 5s, response_timeout: 5s}}\n";
+
 /// Where the counters are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Store {
@@ -55,10 +58,7 @@ impl Gateway {
         };
         let mut yaml = RULES.replace("{target}", &upstream.address.to_string());
         if let Some(redis) = &redis {
-            yaml += &format!(
-                "store: {{redis: {{shards: [{{primary: '{}'}}], connect_timeout: 5s, response_timeout: 5s}}}}\n",
-                redis.url()
-            );
+            yaml += &STORE.replace("{url}", &redis.url());
         }
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("t.yaml"), yaml).expect("a file");

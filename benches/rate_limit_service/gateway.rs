@@ -25,6 +25,9 @@ upstreams: {app: {targets: ['http://{target}']}}
 routes: [{name: all, upstream: app, limits: [address]}]
 ";
 
+const STORE: &str =
+    "store: {redis: {shards: [{primary: '{url}'}], connect_timeout: 5s, response_timeout: 5s}}\n";
+
 /// Where the counters are.
 #[derive(Clone, Copy)]
 pub(crate) enum Store {
@@ -69,10 +72,7 @@ impl Gateway {
             .replace("{target}", &target.to_string())
             .replace("{reserve}", reserve);
         if let Some(redis) = &redis {
-            let url = redis.url();
-            yaml += &format!(
-                "store: {{redis: {{shards: [{{primary: '{url}'}}], connect_timeout: 5s, response_timeout: 5s}}}}\n"
-            );
+            yaml += &STORE.replace("{url}", &redis.url());
         }
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("t.yaml"), yaml).expect("a file");

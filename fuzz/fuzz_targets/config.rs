@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::{
     config::{self, ReadError},
     route::{
-        Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule, ConditionResult,
+        ConditionResult, Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule,
         normalize::{Slashes, normalize},
     },
     snapshot::Snapshot,

@@ -2,7 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::http1::{BodyLength, Fields, FramingError, HeadBounds, HeadParser, RequestHead, ResponseHead, head::ConnectionOptions};
+use tidegate::http1::{
+    BodyLength, Fields, FramingError, HeadBounds, HeadParser, RequestHead, ResponseHead,
+    head::ConnectionOptions,
+};
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 4096, headers: 30 };
 

@@ -7,7 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::{
     http1::Fields,
     identity::{
-        ClientAddress, KeyPlan, KeySecret, KeyPart, Subject, CredentialSource, TrustedProxies, token,
+        ClientAddress, CredentialSource, KeyPart, KeyPlan, KeySecret, Subject, TrustedProxies,
+        token,
     },
 };
 
@@ -26,8 +27,10 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
     let _ = proxies.client(peer, &headers);
     let client = TrustedProxies::default().client(peer, &headers);
     assert_eq!(client, ClientAddress::of_peer(peer));
-    let sources =
-        [CredentialSource::Header(header::AUTHORIZATION), CredentialSource::Cookie("session".to_owned())];
+    let sources = [
+        CredentialSource::Header(header::AUTHORIZATION),
+        CredentialSource::Cookie("session".to_owned()),
+    ];
     let _ = token(&sources, &headers);
     let subject = Subject {
         client,
@@ -45,7 +48,8 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         body: None,
         descriptor: &[],
     };
-    let parts = [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];
+    let parts =
+        [KeyPart::Token, KeyPart::Cookie("session".to_owned()), KeyPart::Query("k".to_owned())];
     let plan = KeyPlan(parts.to_vec());
     assert_eq!(plan.key(&subject, KeySecret(1, 2)), plan.key(&subject, KeySecret(1, 2)));
     let by_address = KeyPlan(vec![KeyPart::ClientIp]);

@@ -8,6 +8,7 @@ use prost::Message;
 use tidegate::{
     config,
     grpc::{decode_message, frame_message, next_frame, reflection::ReflectionRequest},
+    identity::{Consumer, OwnedConsumer},
     limit::MAX_UNITS,
     rate_limit_service::messages::RateLimitRequest,
     secret::KeySecret,
@@ -42,8 +43,11 @@ fuzz_target!(|bytes: &[u8]| {
     let service = SNAPSHOT.rate_limit_service.as_ref().expect("the service");
     let domain = &service.domains["edge"];
     let context = ChargeContext { secret: KeySecret(1, 2), overrides: None };
-    let _ = domain.consumer_of(&call);
-    let Ok(planned) = domain.plan(&call, None, context) else { return };
+    let names = domain.consumers_of(&call);
+    assert_eq!(names.len(), call.descriptors.len());
+    let consumers: Vec<Option<OwnedConsumer>> =
+        names.iter().map(|name| name.map(|name| Consumer::new(name, None).into())).collect();
+    let Ok(planned) = domain.plan(&call, &consumers, context) else { return };
     assert_eq!(planned.rules.len(), call.descriptors.len());
     for hit in &planned.hits {
         assert!((1..=MAX_UNITS).contains(&hit.charge.cost));

@@ -178,7 +178,7 @@ mod tests {
         let size = |path: usize, value: usize| {
             let path = format!("/{}", "p".repeat(path - 1));
             let headers = [("x-a".to_owned(), "v".repeat(value))].into();
-            let http = CheckedHttpRequest { path, headers, ..http() };
+            let http = CheckedHttpRequest { headers, path, ..http() };
             CheckedRequest::read(&check(http, "192.0.2.1"), BOUNDS).err()
         };
         let malformed = |error| Some(DescriptionError::Malformed(NAME, error));

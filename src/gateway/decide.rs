@@ -103,7 +103,7 @@ impl RequestContext {
         self.held.trailers = Some(Box::new(grpc::trailers()));
         let auth = self.route().and_then(|route| route.settings.auth.as_ref());
         let copied = auth.into_iter().flat_map(|auth| auth.copied_headers());
-        let copied: Vec<&str> = copied.map(|name| name.as_str()).collect();
+        let copied: Vec<&str> = copied.map(http::HeaderName::as_str).collect();
         let decision = CheckDecision { status, fields: decided, body };
         let message = decision.response(&self.head.fields, &copied).encode_to_vec();
         let fields = Fields::from_iter([("content-type", grpc::MEDIA_TYPE)]);
