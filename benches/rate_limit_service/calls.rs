@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -91,8 +90,7 @@ impl Driver {
 
     pub(crate) fn run(&self, calls: &Calls) -> Run {
         let count = calls.rate * calls.duration.as_millis() as u64 / 1000;
-        let latencies = Arc::new(Mutex::new(Vec::with_capacity(count as usize)));
-        let took = self.runtime.block_on(async {
+        let (mut latencies, took) = self.runtime.block_on(async {
             let start = Instant::now();
             let mut tasks = JoinSet::new();
             for number in 0..count {
@@ -102,16 +100,14 @@ impl Driver {
                     yield_now().await;
                 }
                 let sender = self.senders[number as usize % self.senders.len()].clone();
-                let (latencies, message) = (latencies.clone(), message(number, calls.descriptors));
+                let message = message(number, calls.descriptors);
                 tasks.spawn(async move {
                     ask(sender, message).await;
-                    latencies.lock().expect("no panic").push(due.elapsed());
+                    due.elapsed()
                 });
             }
-            tasks.join_all().await;
-            start.elapsed()
+            (tasks.join_all().await, start.elapsed())
         });
-        let mut latencies = std::mem::take(&mut *latencies.lock().expect("no panic"));
         latencies.sort_unstable();
         Run { latencies, took }
     }

@@ -84,7 +84,7 @@ pub fn admit(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u
 }
 
 /// Refunds up to `cost` units, those of the newest entries first, of which it looks at no more than
-/// [`MAX_RELEASED_ENTRIES`]. `reset_at` stays.
+/// `MAX_RELEASED_ENTRIES`. `reset_at` stays.
 pub fn release(state: &mut SlidingLogState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let at = state.follow_clock(now);
     let first = SlidingLogView::new(state, quota, at).first;

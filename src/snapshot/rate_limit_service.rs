@@ -53,7 +53,7 @@ pub struct RateLimitDomain {
     pub name: Box<str>,
     /// How metrics, the access log and traces name it, where they name routes: `rate_limit_service:NAME`.
     pub label: Box<str>,
-    /// All limits and their candidates; the last is [`Self::requested`].
+    /// All limits and their candidates; the last is that of descriptors with a quota of their own.
     pub limits: Vec<Arc<LimitPolicy>>,
     /// Which of them apply to which descriptors.
     rules: DescriptorRules,
