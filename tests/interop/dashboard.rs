@@ -101,7 +101,7 @@ fn figures_move_under_load_and_are_those_of_the_metrics() {
     assert_is_clean(&mut browser, gateway.admin());
 
     gateway.reload("routes: []").expect_err("faults");
-    browser.wait_for("document.getElementById('faults').textContent.includes('upstreams')");
+    browser.wait_for("document.getElementById('faults').textContent.includes('no route')");
     let generation =
         gateway.reload(&fill(RULES, [("target", upstream.target())])).expect("a reload");
     browser.wait_for(&format!(

@@ -120,13 +120,13 @@ fn a_limit_is_reported_with_its_decisions() {
             ],
             "enforce": true, "refund": ["304"], "charge_on": null, "block": null, "on_failure": "closed",
             "candidate": {"quota": 1, "decisions": decided(2, 0, 2)},
-            "decisions": decided(3, 1, 0),
+            "decisions": decided(3, 1, 0), "settled": null,
         },
         {
             "name": "watched", "algorithm": "token_bucket", "quota": 1, "window_ms": 3_600_000, "calendar": null,
             "resolution": 1, "strict": false, "key": [], "cost": 1, "tiers": [],
             "enforce": false, "refund": [], "charge_on": null, "block": null, "on_failure": "local", "candidate": null,
-            "decisions": decided(1, 0, 1),
+            "decisions": decided(1, 0, 1), "settled": null,
         },
     ]});
     assert_eq!(response.json(), wanted);
