@@ -83,8 +83,7 @@ pub(super) fn hash_key(
                 "`{name}` chooses a target by `{part}`, which `{}` does not have",
                 rule.path.as_str()
             );
-            let expected = format!("a path with `{{{param}}}`");
-            section.at("upstream").fault(what, &expected);
+            section.at("upstream").fault(what, &section.path_with(part, param));
         }
     }
     Some(KeyPlan(upstream.hash_key.clone()))

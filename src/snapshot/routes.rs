@@ -340,7 +340,7 @@ fn named_limits(
                     "`{name}` counts by `{part}`, which `{}` does not have",
                     rule.path.as_str()
                 );
-                section.fault(what, &format!("a path with `{{{param}}}`"));
+                section.fault(what, &section.path_with(part, param));
             }
         }
         named.push(Arc::clone(policy));

@@ -4,6 +4,7 @@ use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
 
 use crate::config::{ConfigSource, Fault, MAX_FAULTS, suggest};
+use crate::identity::KeyPart;
 
 /// Maximum number of names that a fault lists.
 const MAX_NAMES: usize = 20;
@@ -109,6 +110,17 @@ impl<'a> Section<'a> {
     /// Like [`Section::note`], but points at the key.
     pub(super) fn note_at_key(&self, what: impl Into<String>, expected: &str) {
         self.push_note(|| self.source().fault_at_key(&self.path, what, expected));
+    }
+
+    /// What is expected instead of a path without the parameter `param` of `part`. A name that comes from a variable is
+    /// left out.
+    pub(super) fn path_with(&self, part: &KeyPart, param: &str) -> String {
+        let text = part.to_string();
+        if self.source().mask_values(&text) == text {
+            format!("a path with `{{{param}}}`")
+        } else {
+            "a path with this parameter".to_owned()
+        }
     }
 
     /// Reports a key that is not a valid name. Names appear in headers, metrics and Redis keys.

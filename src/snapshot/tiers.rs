@@ -56,7 +56,8 @@ pub(super) fn check_parameters(root: &Section<'_>, config: &config::Config) {
                     _ => format!("`{part}`, which no path of the limit's routes has"),
                 };
                 let section = root.at("limits").entry(name).at("tiers").index(index);
-                section.at("match").at("part").fault(what, &format!("a path with `{{{param}}}`"));
+                let expected = section.path_with(part, param);
+                section.at("match").at("part").fault(what, &expected);
             }
         }
     }
