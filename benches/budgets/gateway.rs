@@ -82,10 +82,6 @@ impl Gateway {
     }
 
     fn calls(&self) -> u64 {
-        let redis = self.redis.as_ref().expect("a store in Redis");
-        let info: String = redis.command(&["INFO", "commandstats"]);
-        let lines = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
-        let calls = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
+        self.redis.as_ref().expect("a store in Redis").script_calls()
     }
 }

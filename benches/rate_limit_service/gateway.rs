@@ -86,10 +86,6 @@ impl Gateway {
 
     /// The calls of scripts in Redis so far; 0 without Redis.
     pub(crate) fn redis_calls(&self) -> u64 {
-        let Some(redis) = &self.redis else { return 0 };
-        let info: String = redis.command(&["INFO", "commandstats"]);
-        let lines = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
-        let calls = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
+        self.redis.as_ref().map_or(0, RedisServer::script_calls)
     }
 }

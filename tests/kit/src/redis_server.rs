@@ -130,6 +130,14 @@ impl RedisServer {
         kill_process(Pid::from_child(process), signal).expect("a signal to our own child");
     }
 
+    /// The calls of scripts so far.
+    pub fn script_calls(&self) -> u64 {
+        let info: String = self.command(&["INFO", "commandstats"]);
+        let lines = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let calls = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
+        calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
+    }
+
     /// Runs a command on a connection of its own; panics if Redis returns an error.
     pub fn command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
         let value = self.try_command(arguments).expect("a reply of the test's Redis");
