@@ -1,0 +1,95 @@
+//! Requests to an authority: over TLS, bounded in time and size.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, header};
+use http_body_util::BodyExt;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use reqwest::Client;
+
+use crate::{
+    clock::Clock,
+    http_client::{causes, client_builder},
+    tls::ClientTls,
+};
+
+/// Longest time of one request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest body of a response, in bytes. Certificate chains have some thousand.
+const MAX_BODY: usize = 1 << 20;
+
+/// The client of one authority.
+pub(super) struct AuthorityClient {
+    client: Client,
+    clock: Clock,
+}
+
+/// Why a request has no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The authority cannot be reached, or its certificate is refused.
+    #[error("{0}")]
+    Failed(String),
+    /// It does not answer.
+    #[error("the authority did not answer within {TIMEOUT:?}")]
+    Timeout,
+    /// Its directory names a URL without TLS.
+    #[error("the authority's directory has a URL without https")]
+    NoTls,
+    /// The response is too long.
+    #[error("the authority's response is longer than {MAX_BODY} bytes")]
+    TooLong,
+}
+
+impl AuthorityClient {
+    /// # Errors
+    ///
+    /// The TLS library refuses the rules.
+    pub(super) fn new(tls: &ClientTls, clock: Clock) -> Result<Self, RequestError> {
+        let client = client_builder(&tls.config).build();
+        let client = client.map_err(|error| RequestError::Failed(causes(&error)))?;
+        Ok(Self { client, clock })
+    }
+}
+
+impl HttpClient for AuthorityClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (client, clock) = (self.client.clone(), self.clock.clone());
+        Box::pin(async move {
+            let sent = clock.timeout(TIMEOUT, send(client, request)).await;
+            sent.unwrap_or(Err(RequestError::Timeout)).map_err(|error| Error::Other(error.into()))
+        })
+    }
+}
+
+async fn send(
+    client: Client,
+    request: Request<BodyWrapper<Bytes>>,
+) -> Result<BytesResponse, RequestError> {
+    let failed = |error: reqwest::Error| RequestError::Failed(causes(&error));
+    if request.uri().scheme_str() != Some("https") {
+        return Err(RequestError::NoTls);
+    }
+    let (mut parts, body) = request.into_parts();
+    // The client's own names the gateway.
+    parts.headers.remove(header::USER_AGENT);
+    let Ok(body) = body.collect().await;
+    let request = Request::from_parts(parts, body.to_bytes()).try_into().map_err(failed)?;
+    let mut received = client.execute(request).await.map_err(failed)?;
+    let mut head = Response::new(());
+    *head.status_mut() = received.status();
+    *head.headers_mut() = std::mem::take(received.headers_mut());
+    let mut body = Vec::new();
+    while let Some(chunk) = received.chunk().await.map_err(failed)? {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(RequestError::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let (parts, ()) = head.into_parts();
+    Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })
+}

@@ -1,0 +1,328 @@
+//! [`AcmeAccount`]: an account at an authority, which orders certificates.
+
+use std::{sync::Arc, time::Duration};
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, ExternalAccountKey,
+    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+
+use super::{
+    AcmeSettings, Challenges, RenewalWindow, StorageError,
+    challenges::PendingResponse,
+    client::{AuthorityClient, RequestError},
+};
+use crate::{
+    clock::Clock,
+    config::AcmeChallenge,
+    tls::{Certificate, TlsError},
+};
+
+/// How long an authority may check domains, and issue. It is asked after 250 ms, and then with growing pauses.
+const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_mins(2));
+/// The problem of an account that an authority does not know (RFC 8555, 6.7).
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+/// The problem of a request whose nonce is not accepted, as with a busy authority. The library repeats it twice.
+const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
+
+/// An account.
+pub struct AcmeAccount {
+    account: Account,
+    settings: Arc<AcmeSettings>,
+}
+
+/// A certificate that was issued. Without `Debug`, which would print the key.
+pub struct IssuedCertificate {
+    /// The chain and the key, in PEM.
+    pub pem: String,
+    /// The same, ready for handshakes.
+    pub certificate: Certificate,
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum AcmeError {
+    /// The authority cannot be asked for anything.
+    #[error("the directory {directory} cannot be used: {error}")]
+    Directory {
+        /// The directory's URL.
+        directory: Box<str>,
+        /// The cause.
+        error: String,
+    },
+    /// There is no account.
+    #[error("no account at {directory}: {error}")]
+    Account {
+        /// The directory's URL.
+        directory: Box<str>,
+        /// The cause.
+        error: String,
+    },
+    /// The stored account is damaged.
+    #[error(
+        "the stored account `{file}` cannot be read: {error}; remove the file for a new account"
+    )]
+    StoredAccount {
+        /// The file's name in the storage.
+        file: String,
+        /// The cause.
+        error: serde_json::Error,
+    },
+    /// The authority does not check the domain in the configured way.
+    #[error("the authority offers no {challenge} for {domain}")]
+    NoChallenge {
+        /// The domain.
+        domain: String,
+        /// The configured challenge.
+        challenge: AcmeChallenge,
+    },
+    /// The check of a domain failed.
+    #[error("the authority's check of {domain} failed: {problem}")]
+    Check {
+        /// The domain.
+        domain: String,
+        /// What the authority reports.
+        problem: String,
+    },
+    /// The order failed.
+    #[error("the order failed: {0}")]
+    Order(String),
+    /// The authority rejected several nonces. The order may be repeated at once.
+    #[error("the authority rejected several nonces")]
+    RejectedNonces,
+    /// The issued certificate is not the ordered one.
+    #[error("the issued certificate lacks the name {0}")]
+    MissingName(Box<str>),
+    /// The issued certificate cannot be used.
+    #[error("the issued certificate cannot be used: {0}")]
+    Certificate(#[from] TlsError),
+    /// The storage cannot be used.
+    #[error("{0}")]
+    Storage(#[from] StorageError),
+    /// The order did not end in time.
+    #[error("the order did not end within {0:?}")]
+    Timeout(Duration),
+}
+
+impl From<Error> for AcmeError {
+    fn from(error: Error) -> Self {
+        if has_type(&error, BAD_NONCE) {
+            Self::RejectedNonces
+        } else {
+            Self::Order(error.to_string())
+        }
+    }
+}
+
+/// True if the authority reports a problem of this type.
+fn has_type(error: &Error, kind: &str) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(kind))
+}
+
+impl AcmeAccount {
+    /// The stored account, or a new one, which is stored.
+    ///
+    /// # Errors
+    ///
+    /// The authority cannot be reached or makes no account, or the storage cannot be used.
+    pub async fn open(settings: &Arc<AcmeSettings>, clock: &Clock) -> Result<Self, AcmeError> {
+        let client = AuthorityClient::new(&settings.tls, clock.clone());
+        let client = client.map_err(|error| directory_error(settings, &error.to_string()))?;
+        let builder = Account::builder_with_http(Box::new(client));
+        let (storage, file) = (settings.storage(), settings.account_file());
+        let account = if let Some(stored) = storage.read(&file)? {
+            let credentials = serde_json::from_slice(&stored)
+                .map_err(|error| AcmeError::StoredAccount { file, error })?;
+            let opened = builder.from_credentials(credentials).await;
+            opened.map_err(|error| directory_error(settings, &error.to_string()))?
+        } else {
+            let contact: Vec<String> =
+                settings.email.iter().map(|email| format!("mailto:{email}")).collect();
+            let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+            let new = NewAccount {
+                contact: &contact,
+                terms_of_service_agreed: true,
+                only_return_existing: false,
+            };
+            let external = external_key(settings);
+            let created = builder.create(&new, settings.directory.to_string(), external.as_ref());
+            let (account, credentials) =
+                created.await.map_err(|error| account_error(settings, &error))?;
+            let text = serde_json::to_vec(&credentials)
+                .map_err(|error| AcmeError::Order(error.to_string()))?;
+            storage.write(&file, &text)?;
+            let directory = &settings.directory;
+            tracing::info!(%directory, "an account was made at a certificate authority");
+            account
+        };
+        Ok(Self { account, settings: Arc::clone(settings) })
+    }
+
+    /// The time in which the authority wants `certificate` renewed, and the number of seconds until it wants to be
+    /// asked again; `None` if it makes no suggestions.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer, or not with a usable suggestion.
+    pub async fn renewal_window(
+        &self,
+        certificate: &Certificate,
+    ) -> Result<Option<(RenewalWindow, u64)>, AcmeError> {
+        let Some(id) = identifier(certificate) else { return Ok(None) };
+        match self.account.renewal_info(&id).await {
+            Ok((info, again)) => {
+                let seconds = |time: i64| time.max(0) as u64;
+                let window = RenewalWindow {
+                    start: seconds(info.suggested_window.start.unix_timestamp()),
+                    end: seconds(info.suggested_window.end.unix_timestamp()),
+                };
+                Ok(Some((window, again.as_secs())))
+            }
+            Err(Error::Unsupported(_)) => Ok(None),
+            Err(error) => Err(AcmeError::Order(error.to_string())),
+        }
+    }
+
+    /// Orders a certificate, which may be the successor of `replaced`. While the authority checks the domains,
+    /// `challenges` responds.
+    ///
+    /// # Errors
+    ///
+    /// The authority refuses the order, a domain or the request of the certificate, or does not answer.
+    pub async fn order(
+        &self,
+        challenges: &Arc<Challenges>,
+        replaced: Option<&Certificate>,
+    ) -> Result<IssuedCertificate, AcmeError> {
+        let settings = &self.settings;
+        let identifiers: Vec<Identifier> =
+            settings.domains.iter().map(|name| Identifier::Dns(name.to_string())).collect();
+        let mut new = NewOrder::new(&identifiers);
+        if let Some(id) = replaced.and_then(identifier) {
+            new = new.replaces(id.into_owned());
+        }
+        let mut order = match self.account.new_order(&new).await {
+            Ok(order) => order,
+            Err(error) => return Err(self.refused(error)),
+        };
+        let responses = self.respond(&mut order, challenges).await?;
+        match order.poll_ready(&PATIENCE).await {
+            Ok(OrderStatus::Ready) => {}
+            Ok(_) => {
+                let unknown = AcmeError::Order("the authority reports no reason".to_owned());
+                return Err(failed_check(&mut order).await.unwrap_or(unknown));
+            }
+            // The problem of an order does not name the domain.
+            Err(error @ Error::Api(_)) => {
+                return Err(failed_check(&mut order).await.unwrap_or_else(|| error.into()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        drop(responses);
+        let key = order.finalize().await?;
+        let chain = order.poll_certificate(&PATIENCE).await?;
+        let pem = format!("{}\n{key}", chain.trim_end());
+        let path = settings.storage().path(&settings.certificate_file());
+        let certificate = Certificate::parse(&path, pem.as_bytes())?;
+        let missing = settings.domains.iter().find(|name| !certificate.covers(name));
+        match missing {
+            Some(name) => Err(AcmeError::MissingName(name.clone())),
+            None => Ok(IssuedCertificate { pem, certificate }),
+        }
+    }
+
+    /// Responds to the check of each domain that has not been checked, and lets the authority begin.
+    async fn respond(
+        &self,
+        order: &mut Order,
+        challenges: &Arc<Challenges>,
+    ) -> Result<Vec<PendingResponse>, AcmeError> {
+        let (mut responses, challenge) = (Vec::new(), self.settings.challenge);
+        let kind = match challenge {
+            AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+            AcmeChallenge::Http01 => ChallengeType::Http01,
+        };
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            let domain = authorization.identifier().to_string();
+            match authorization.status {
+                AuthorizationStatus::Valid => continue,
+                AuthorizationStatus::Pending => {}
+                other => {
+                    let problem = format!("the authorization is {other:?}").to_lowercase();
+                    return Err(AcmeError::Check { domain, problem });
+                }
+            }
+            let Some(mut offered) = authorization.challenge(kind.clone()) else {
+                return Err(AcmeError::NoChallenge { domain, challenge });
+            };
+            let proof = offered.key_authorization();
+            responses.push(match challenge {
+                AcmeChallenge::TlsAlpn01 => {
+                    challenges.respond_to_handshake(&domain, proof.digest().as_ref())?
+                }
+                AcmeChallenge::Http01 => {
+                    challenges.respond_to_token(&offered.token, proof.as_str())
+                }
+            });
+            offered.set_ready().await?;
+        }
+        Ok(responses)
+    }
+
+    /// The error of a refused order. An account that the authority has forgotten is forgotten here as well, so that the
+    /// next order makes a new one.
+    fn refused(&self, error: Error) -> AcmeError {
+        if has_type(&error, UNKNOWN_ACCOUNT)
+            && let Err(error) = self.settings.storage().remove(&self.settings.account_file())
+        {
+            return error.into();
+        }
+        error.into()
+    }
+}
+
+/// The failed check of an order; `None` if none has failed.
+async fn failed_check(order: &mut Order) -> Option<AcmeError> {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        if authorization.refresh().await.is_err() {
+            continue;
+        }
+        let problem = authorization.challenges.iter().find_map(|own| own.error.as_ref());
+        if let Some(problem) = problem {
+            let domain = authorization.identifier().to_string();
+            return Some(AcmeError::Check { domain, problem: problem.to_string() });
+        }
+    }
+    None
+}
+
+fn identifier(certificate: &Certificate) -> Option<CertificateIdentifier<'_>> {
+    CertificateIdentifier::try_from(certificate.leaf()?).ok()
+}
+
+fn external_key(settings: &AcmeSettings) -> Option<ExternalAccountKey> {
+    let own = settings.external_account.as_ref()?;
+    Some(ExternalAccountKey::new(own.key_id.to_string(), own.hmac_key.get()?))
+}
+
+fn directory_error(settings: &AcmeSettings, error: &str) -> AcmeError {
+    AcmeError::Directory { directory: settings.directory.clone(), error: error.to_owned() }
+}
+
+/// The error of a new account: the connection, or a refusal by the authority.
+fn account_error(settings: &AcmeSettings, error: &Error) -> AcmeError {
+    match error {
+        Error::Other(cause) if cause.is::<RequestError>() => {
+            directory_error(settings, &error.to_string())
+        }
+        _ if has_type(error, BAD_NONCE) => AcmeError::RejectedNonces,
+        Error::Json(_) => directory_error(settings, &error.to_string()),
+        _ => {
+            let (directory, error) = (settings.directory.clone(), error.to_string());
+            AcmeError::Account { directory, error }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! [`AcmeSettings`]: `acme` of a listener, compiled.
+
+use std::{fmt, path::PathBuf, sync::OnceLock};
+
+use super::{names, storage::AcmeStorage};
+use crate::{config::AcmeChallenge, tls::ClientTls};
+
+/// What one certificate needs: two listeners with equal settings share it.
+#[derive(Debug, PartialEq)]
+pub struct AcmeSettings {
+    /// The names of the certificate: sorted, in lower case, without duplicates; at least one.
+    pub domains: Box<[Box<str>]>,
+    /// The address to which the authority may write.
+    pub email: Option<Box<str>>,
+    /// The URL of the authority's directory.
+    pub directory: Box<str>,
+    /// The handshake with the authority.
+    pub tls: ClientTls,
+    /// How the authority checks the domains.
+    pub challenge: AcmeChallenge,
+    /// The folder of accounts and certificates.
+    pub storage: PathBuf,
+    /// The account at the authority that the gateway's own belongs to.
+    pub external_account: Option<ExternalAccount>,
+}
+
+/// An external account (RFC 8555, 7.3.4).
+pub struct ExternalAccount {
+    /// The key's identifier.
+    pub key_id: Box<str>,
+    /// The key; set when the gateway has read it.
+    pub hmac_key: OnceLock<Box<[u8]>>,
+}
+
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExternalAccount").field("key_id", &self.key_id).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for ExternalAccount {
+    fn eq(&self, other: &Self) -> bool {
+        self.key_id == other.key_id && self.hmac_key.get() == other.hmac_key.get()
+    }
+}
+
+impl AcmeSettings {
+    /// The storage.
+    pub fn storage(&self) -> AcmeStorage {
+        AcmeStorage::new(self.storage.clone())
+    }
+
+    /// The name of the certificate's file in the storage.
+    pub fn certificate_file(&self) -> String {
+        names::certificate_file(&self.domains, &self.directory)
+    }
+
+    /// The name of the account's file in the storage.
+    pub(super) fn account_file(&self) -> String {
+        let email = self.email.as_deref().unwrap_or_default();
+        let external = self.external_account.as_ref().map_or("", |own| &own.key_id);
+        names::account_file(&[&self.directory, email, external])
+    }
+}
