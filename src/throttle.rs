@@ -24,9 +24,11 @@
 //! | [`estimate`] | the number of active users and the false-positive rate, from the fill of the filters |
 //! | [`mode`] | the decision to throttle: thresholds with hysteresis |
 //! | `ticker` | the control loop: rotate, synchronize, estimate, decide, once a second |
-//! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
+//! | [`sync`], [`payload`] | sharing filters and new tokens between gateways: protocol, wire format |
 //! | [`redis`] | the shared filters in Redis |
 //! | `recent`, `rejected` | small tables of tokens: recorded recently, answered with 401 recently |
+//! | [`waiting_room`] | admission of waiting users in the order of their arrival |
+//! | `simulated` | a throttle in virtual time, for the replay of a log |
 //! | `hash_keys`, [`machine_memory`] | keys of the hashes; usable memory of the machine |
 //!
 //! # Example
@@ -65,8 +67,10 @@ pub mod payload;
 mod recent;
 pub mod redis;
 mod rejected;
+mod simulated;
 pub mod sync;
 mod ticker;
+pub mod waiting_room;
 
 use std::sync::{
     Arc,
@@ -82,12 +86,14 @@ use self::{
     live_filters::LiveFilters,
     mode::{ThrottleMode, Watermarks},
     rejected::RejectedTokens,
+    waiting_room::{RoomSettings, WaitingRoom},
 };
 pub use self::{
     filter::Filter,
     gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
     geometry::Geometry,
     hash_keys::HashKeys,
+    simulated::SimulatedThrottle,
 };
 
 use crate::{clock::StoreTime, secret::SharedSecret, status::StatusSet};
@@ -116,6 +122,10 @@ pub struct ThrottleSettings {
     pub geometry: Geometry,
     /// Maximum memory of grown filters, in bytes.
     pub max_memory: u64,
+    /// The waiting room; `None` without one. Only a restart changes it.
+    pub waiting_room: Option<RoomSettings>,
+    /// The longest head start of a plan in the waiting room, in ms.
+    pub head_start: u64,
 }
 
 impl ThrottleSettings {
@@ -208,6 +218,8 @@ pub struct Throttle {
     status: ArcSwap<ThrottleStatus>,
     /// Counters of the synchronization with other gateways.
     pub stats: Arc<sync::SyncStats>,
+    /// The waiting room, if there is one.
+    pub room: Option<Arc<WaitingRoom>>,
     /// A copy of [`ThrottleStatus::is_throttling`] that a request reads with one load.
     throttling: AtomicBool,
     /// Serializes changes of the status, so that `status` and `throttling` agree after each.
@@ -223,8 +235,24 @@ impl Throttle {
         sharing: FilterSharing,
         now: StoreTime,
     ) -> Arc<Self> {
+        // A gateway alone forgets its queue when it ends, so tickets end with it.
+        let own = match sharing {
+            FilterSharing::Local => SharedSecret::random().ok(),
+            FilterSharing::Shared => None,
+        };
+        Self::with_ticket_secret(settings, [secret, &own.unwrap_or(*secret)], sharing, now)
+    }
+
+    /// As [`Self::new`]; the second secret signs the tickets.
+    fn with_ticket_secret(
+        settings: ThrottleSettings,
+        [secret, tickets]: [&SharedSecret; 2],
+        sharing: FilterSharing,
+        now: StoreTime,
+    ) -> Arc<Self> {
         let is_local = sharing == FilterSharing::Local;
         let filter = Filter::new(settings.geometry, HashKeys::of(secret), now);
+        let room = settings.waiting_room.map(|settings| WaitingRoom::new(settings, tickets, now));
         let status = ThrottleStatus {
             mode: settings.mode,
             over_threshold: false,
@@ -244,6 +272,7 @@ impl Throttle {
             throttling: AtomicBool::new(status.is_throttling()),
             publish_lock: Mutex::new(()),
             stats: Arc::default(),
+            room,
             settings: ArcSwap::from_pointee(settings),
             status: ArcSwap::from_pointee(status),
         })
@@ -275,8 +304,11 @@ impl Throttle {
     pub fn configure(&self, settings: &ThrottleSettings) {
         let before = self.settings();
         // The filters keep their size, although a default `capacity` follows `max_active`.
-        let (sizing, geometry) = (before.sizing, before.geometry);
-        self.settings.store(Arc::new(ThrottleSettings { sizing, geometry, ..settings.clone() }));
+        let (sizing, geometry, waiting_room) =
+            (before.sizing, before.geometry, before.waiting_room);
+        let settings_in_force =
+            ThrottleSettings { sizing, geometry, waiting_room, ..settings.clone() };
+        self.settings.store(Arc::new(settings_in_force));
         if before.mode != settings.mode {
             self.set_mode(settings.mode);
         }
@@ -353,6 +385,8 @@ mod tests {
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: 0,
+            waiting_room: None,
+            head_start: 0,
         };
         Throttle::new(settings, &SharedSecret::from_namespace("test"), sharing, now)
     }

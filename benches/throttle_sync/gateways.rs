@@ -5,7 +5,7 @@ use std::{sync::Arc, thread};
 use testkit::redis_server::RedisServer;
 use tidegate::{
     clock::Clock,
-    redis::{Credentials, RedisOptions, Topology},
+    redis::{Connector, Credentials, RedisOptions, Topology},
     secret::SharedSecret,
     store::CounterStore,
     throttle::{
@@ -37,26 +37,16 @@ impl Gateways {
             sizing,
             max_memory: 0,
             geometry: Geometry::new(&sizing).expect("a valid geometry"),
+            waiting_room: None,
+            head_start: 0,
         };
         let stop = CancellationToken::new();
         let (mut throttles, mut threads) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let clock = Clock::system();
-            let options = RedisOptions {
-                topology: Topology::one(redis.url()),
-                credentials: Credentials::default(),
-                tls_ca: None,
-                namespace: "bench".into(),
-                secret: SharedSecret::from_namespace("bench"),
-                connect_timeout: std::time::Duration::from_secs(1),
-                response_timeout: std::time::Duration::from_secs(1),
-            };
-            let counter_store =
-                CounterStore::redis(options, clock.clone(), 1).expect("valid options");
-            let secret = counter_store.shared_secret();
+            let (connector, clock) = connector(redis);
+            let secret = SharedSecret::from_namespace("bench");
             let throttle =
-                Throttle::new(settings.clone(), secret, FilterSharing::Shared, clock.store_time());
-            let connector = counter_store.connector().expect("a Redis");
+                Throttle::new(settings.clone(), &secret, FilterSharing::Shared, clock.store_time());
             let store =
                 RedisFilterStore::new(connector, "throttle", clock.clone(), throttle.stats.clone());
             let (running, stop) = (throttle.clone(), stop.clone());
@@ -87,6 +77,22 @@ impl Drop for Gateways {
             let _ = thread.join();
         }
     }
+}
+
+/// Connects a gateway.
+pub(crate) fn connector(redis: &RedisServer) -> (Connector, Clock) {
+    let clock = Clock::system();
+    let options = RedisOptions {
+        topology: Topology::one(redis.url()),
+        credentials: Credentials::default(),
+        tls_ca: None,
+        namespace: "bench".into(),
+        secret: SharedSecret::from_namespace("bench"),
+        connect_timeout: std::time::Duration::from_secs(1),
+        response_timeout: std::time::Duration::from_secs(1),
+    };
+    let counter_store = CounterStore::redis(options, clock.clone(), 1).expect("valid options");
+    (counter_store.connector().expect("a Redis"), clock)
 }
 
 /// Sleeps for `millis` ms.

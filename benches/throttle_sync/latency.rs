@@ -8,7 +8,10 @@ use tidegate::{
     throttle::{AdmissionGate, GateCaller, Throttle},
 };
 
-use crate::gateways::{Gateways, pause};
+use crate::{
+    gateways::{Gateways, pause},
+    redis_load::RedisUsage,
+};
 
 /// New tokens per second, over all gateways.
 const NEW_TOKENS_PER_SECOND: u64 = 40;
@@ -20,6 +23,7 @@ pub(crate) fn measure(count: usize, time: Duration) -> String {
     let gateways = Gateways::start(count, &redis, 100_000);
     let gates: Vec<AdmissionGate> = gateways.throttles.iter().map(Throttle::gate).collect();
     let (mut waiting, mut took) = (Vec::<(usize, u64, Instant)>::new(), Vec::<Duration>::new());
+    let (calls, usage) = (gateways.sum(|s| s.calls.get()), RedisUsage::read(&redis));
     let (commits, conflicts) =
         (gateways.sum(|s| s.commits.get()), gateways.sum(|s| s.conflicts.get()));
     let began = clock::instant();
@@ -48,13 +52,19 @@ pub(crate) fn measure(count: usize, time: Duration) -> String {
     took.sort_unstable();
     let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_secs_f64();
     let seconds = began.elapsed().as_secs_f64();
+    let calls = (gateways.sum(|s| s.calls.get()) - calls) as f64 / seconds;
+    let after = RedisUsage::read(&redis);
+    let (sent, cpu) =
+        ((after.sent - usage.sent) as f64 / seconds, (after.cpu - usage.cpu) / seconds);
     let commits = (gateways.sum(|s| s.commits.get()) - commits) as f64 / seconds;
     let conflicts = gateways.sum(|s| s.conflicts.get()) - conflicts;
     format!(
-        "| {count} | {} | {:.2} s | {:.2} s | {:.2} s | {commits:.1} | {conflicts} |",
+        "| {count} | {} | {:.2} s | {:.2} s | {:.2} s | {commits:.1} | {conflicts} | {calls:.0} | {:.2} | {:.1} % |",
         took.len(),
         at(0.5),
         at(0.99),
         at(1.0),
+        sent / 1e6,
+        cpu * 100.0,
     )
 }

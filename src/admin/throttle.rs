@@ -65,15 +65,60 @@ pub(super) struct ThrottleDescription {
     requests_with_token: u64,
     /// Requests without an access token on these routes: their users are not recognised.
     requests_without_token: u64,
+    /// The waiting room; null without one.
+    waiting_room: Option<RoomDescription>,
 }
 
-/// The body of `PUT /api/throttle`.
+/// The state of the waiting room.
 #[derive(JsonSchema, Serialize)]
-#[schemars(deny_unknown_fields)]
+pub(super) struct RoomDescription {
+    /// `open`; or `closed` by the operator: this gateway admits no one from the room.
+    #[schemars(extend("enum" = ["open", "closed"]))]
+    state: &'static str,
+    /// The number of waiting tickets, at all gateways.
+    waiting: u64,
+    /// How long the first in the queue has waited.
+    first_waits_seconds: u64,
+    /// Places that were granted lately and are kept for their users, who may not be active yet.
+    granted_places: u64,
+}
+
+/// The body of `PUT /api/throttle`: at least one of its members.
+#[derive(JsonSchema, Serialize)]
+#[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 pub(super) struct ModeBody {
     /// `auto` by the number of active users, `on` always, `off` never.
-    #[schemars(extend("enum" = ["auto", "on", "off"]))]
-    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = ["auto", "on", "off"]))]
+    mode: Option<&'static str>,
+    /// `open`, or `closed`: users get places in the waiting room, and none of them is admitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = ["open", "closed"]))]
+    waiting_room: Option<&'static str>,
+}
+
+/// What an operator changes.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct ThrottleChange {
+    mode: Option<ThrottleMode>,
+    waiting_room: Option<RoomDoor>,
+}
+
+/// The door of the waiting room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum RoomDoor {
+    Open,
+    Closed,
+}
+
+impl RoomDoor {
+    fn from_label(label: &str) -> Option<Self> {
+        match label {
+            "open" => Some(Self::Open),
+            "closed" => Some(Self::Closed),
+            _ => None,
+        }
+    }
 }
 
 /// Shows the state of the throttle.
@@ -84,7 +129,8 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     }
 }
 
-/// Sets the mode of this gateway, until it restarts or the configured mode changes.
+/// Sets the mode of this gateway, until it restarts or the configured mode changes; opens or closes its waiting room,
+/// until it restarts.
 pub(super) async fn set(
     State(context): State<AdminContext>,
     body: Result<WholeBody, Response>,
@@ -94,14 +140,27 @@ pub(super) async fn set(
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    match parse_mode(&body) {
-        Ok(mode) => {
-            throttle.set_mode(mode);
+    match parse_change(&body) {
+        Ok(ThrottleChange { waiting_room: Some(_), .. }) if throttle.room.is_none() => {
+            problem(StatusCode::NOT_FOUND, "the configuration has no `throttle.waiting_room`", &[])
+        }
+        Ok(change) => {
+            if let Some(mode) = change.mode {
+                throttle.set_mode(mode);
+            }
+            if let (Some(door), Some(room)) = (change.waiting_room, &throttle.room) {
+                match door {
+                    RoomDoor::Open => room.open(),
+                    RoomDoor::Closed => room.close(),
+                }
+                tracing::info!(is_closed = room.is_closed(), "waiting room set by the operator");
+            }
             Json(describe(throttle, &context.shared.metrics)).into_response()
         }
         Err(what) => {
             let detail = format!(
-                "{what}; expected {{\"mode\": \"auto\"}}, {{\"mode\": \"on\"}} or {{\"mode\": \"off\"}}"
+                "{what}; expected {{\"mode\": \"auto\"}}, {{\"mode\": \"on\"}} or {{\"mode\": \"off\"}}, or with a \
+                 waiting room {{\"waiting_room\": \"open\"}} or {{\"waiting_room\": \"closed\"}}"
             );
             problem(StatusCode::BAD_REQUEST, &detail, &[])
         }
@@ -128,21 +187,36 @@ impl<'de> Visitor<'de> for MembersVisitor {
 }
 
 /// Parses a body such as `{"mode": "on"}`.
-fn parse_mode(body: &[u8]) -> Result<ThrottleMode, String> {
+fn parse_change(body: &[u8]) -> Result<ThrottleChange, String> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let members = json.deserialize_map(MembersVisitor).and_then(|members| {
         json.end()?;
         Ok(members)
     });
     let members = members.map_err(|error| error.to_string())?;
-    if let Some((key, _)) = members.iter().find(|(key, _)| *key != "mode") {
-        return Err(format!("unknown key `{key}`"));
+    if members.is_empty() {
+        return Err("no `mode`".to_owned());
     }
-    let [(_, mode)] = &members[..] else {
-        let what = if members.is_empty() { "no `mode`" } else { "duplicate key `mode`" };
-        return Err(what.to_owned());
-    };
-    mode.as_str().and_then(ThrottleMode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
+    let mut change = ThrottleChange::default();
+    for (key, value) in &members {
+        let faulty = || format!("`{key}` is {value}");
+        let text = value.as_str();
+        let is_repeated = match &**key {
+            "mode" => {
+                let mode = text.and_then(ThrottleMode::from_label).ok_or_else(faulty)?;
+                change.mode.replace(mode).is_some()
+            }
+            "waiting_room" => {
+                let door = text.and_then(RoomDoor::from_label).ok_or_else(faulty)?;
+                change.waiting_room.replace(door).is_some()
+            }
+            _ => return Err(format!("unknown key `{key}`")),
+        };
+        if is_repeated {
+            return Err(format!("duplicate key `{key}`"));
+        }
+    }
+    Ok(change)
 }
 
 pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescription {
@@ -166,6 +240,15 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
         over_capacity: status.capacity == CapacityState::Exceeded,
         requests_with_token,
         requests_without_token,
+        waiting_room: throttle.room.as_ref().map(|room| {
+            let view = room.view();
+            RoomDescription {
+                state: if room.is_closed() { "closed" } else { "open" },
+                waiting: view.waiting(),
+                first_waits_seconds: view.lag() / 1_000,
+                granted_places: view.pending(),
+            }
+        }),
     }
 }
 
@@ -183,20 +266,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_valid_modes_are_parsed() {
-        assert_eq!(parse_mode(br#"{"mode": "on"}"#), Ok(ThrottleMode::On));
-        assert_eq!(parse_mode(br#"{"mode": "auto"}"#), Ok(ThrottleMode::Auto));
+    fn only_valid_changes_are_parsed() {
+        let mode = |mode| Ok(ThrottleChange { mode: Some(mode), waiting_room: None });
+        assert_eq!(parse_change(br#"{"mode": "on"}"#), mode(ThrottleMode::On));
+        assert_eq!(parse_change(br#"{"mode": "auto"}"#), mode(ThrottleMode::Auto));
+        let both =
+            ThrottleChange { mode: Some(ThrottleMode::Off), waiting_room: Some(RoomDoor::Closed) };
+        let body = br#"{"waiting_room": "closed", "mode": "off"}"#;
+        assert_eq!(parse_change(body), Ok(both));
         for (body, expected) in [
             (&br#"{"mode": "open"}"#[..], "`mode` is \"open\""),
             (br#"{"mode": true}"#, "`mode` is true"),
             (b"{}", "no `mode`"),
             (br#"{"mode": "on", "for": 5}"#, "unknown key `for`"),
             (br#"{"mode": "on", "mode": "off"}"#, "duplicate key `mode`"),
+            (br#"{"waiting_room": "on"}"#, "`waiting_room` is \"on\""),
             (b"[]", "expected an object"),
             (b"on", "expected value"),
             (b"", "EOF"),
         ] {
-            assert!(parse_mode(body).unwrap_err().contains(expected), "{expected}");
+            assert!(parse_change(body).unwrap_err().contains(expected), "{expected}");
         }
     }
 }

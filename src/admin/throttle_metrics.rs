@@ -11,7 +11,11 @@ use super::{
 use crate::{
     gateway::Shared,
     redis::RedisFailure,
-    throttle::{payload::PayloadError, sync::SyncStats},
+    throttle::{
+        payload::PayloadError,
+        sync::SyncStats,
+        waiting_room::{WaitingRoom, ticket::TicketFault},
+    },
 };
 
 pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -56,7 +60,51 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     }
     let help = "Tokens recorded as active, counted once per generation and worker";
     write_counter(&mut start_counters(encoder, "throttle_recorded", help)?, &[], recorded)?;
+    if let Some(room) = &throttle.room {
+        encode_room(room, shared, encoder)?;
+    }
     if shared.store.status().uses_redis { encode_sync(&throttle.stats, encoder) } else { Ok(()) }
+}
+
+fn encode_room(
+    room: &WaitingRoom,
+    shared: &Shared,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let view = room.view();
+    let help = "Tickets that wait in the waiting room, at all gateways";
+    write_gauge(encoder, "waiting_room_waiting", help, view.waiting())?;
+    let help = "Time for which the first in the waiting room has waited, in seconds";
+    write_gauge(encoder, "waiting_room_first_waits_seconds", help, view.lag() / 1_000)?;
+    let help = "Expected wait of a user that arrives now, in seconds; 0 while no user waits";
+    let expected = view.newcomers_wait();
+    write_gauge(encoder, "waiting_room_expected_wait_seconds", help, expected)?;
+    let help = "Places granted lately that are kept for users who may not be active yet";
+    write_gauge(encoder, "waiting_room_granted_places", help, view.pending())?;
+    let help = "1 while the operator has closed the waiting room of this gateway";
+    write_gauge(encoder, "waiting_room_closed", help, u64::from(room.is_closed()))?;
+    let [admitted, tickets, faults @ ..] = shared.metrics.waiting_room();
+    let help = "Requests that the waiting room admitted";
+    write_counter(&mut start_counters(encoder, "waiting_room_admitted", help)?, &[], admitted)?;
+    let help = "Tickets that were given out";
+    write_counter(&mut start_counters(encoder, "waiting_room_tickets", help)?, &[], tickets)?;
+    let help = "Tickets that were not accepted and replaced by new ones, by reason";
+    let mut family = start_counters(encoder, "waiting_room_refused_tickets", help)?;
+    for (fault, count) in TicketFault::ALL.iter().zip(faults) {
+        write_counter(&mut family, &[("reason", fault.label())], count)?;
+    }
+    if !shared.store.status().uses_redis {
+        return Ok(());
+    }
+    let help = "Exchanges of the waiting room with Redis";
+    let calls = room.stats.calls.get();
+    write_counter(&mut start_counters(encoder, "waiting_room_sync_calls", help)?, &[], calls)?;
+    let help = "Failed exchanges of the waiting room with Redis, by kind";
+    let mut family = start_counters(encoder, "waiting_room_sync_failures", help)?;
+    for failure in RedisFailure::ALL {
+        write_counter(&mut family, &[("kind", failure.label())], room.stats.failures(failure))?;
+    }
+    Ok(())
 }
 
 fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -66,12 +114,11 @@ fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
         &[],
         stats.calls.get(),
     )?;
-    let help = "Bytes of filters exchanged with Redis, by direction";
+    let help = "Bytes of filters and new tokens exchanged with Redis, by direction";
     let mut family = start_counters(encoder, "throttle_sync_bytes", help)?;
     write_counter(&mut family, &[("direction", "read")], stats.bytes_read.get())?;
     write_counter(&mut family, &[("direction", "written")], stats.bytes_written.get())?;
-    let help =
-        "Filter writes to Redis; conflict: another gateway wrote first, retried in the next tick";
+    let help = "Filter writes to Redis; conflict: another gateway wrote first, retried later";
     let mut family = start_counters(encoder, "throttle_sync_commits", help)?;
     write_counter(&mut family, &[("outcome", "done")], stats.commits.get())?;
     write_counter(&mut family, &[("outcome", "conflict")], stats.conflicts.get())?;

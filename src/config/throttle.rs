@@ -1,8 +1,12 @@
 //! `throttle`: active-user admission control.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::scalar::{ScalarValue, impl_scalar, is_token};
 use super::status::StatusRange;
 use super::units::{Duration, Size};
 use crate::throttle::mode::ThrottleMode;
@@ -41,7 +45,59 @@ pub struct ThrottleConfig {
     /// When to throttle: by the number of active users, always, or never.
     #[serde(default)]
     pub mode: ThrottleMode,
+    /// New users wait for their turn, in the order of their arrival. Default: no waiting room; who is admitted first
+    /// when places become free is chance.
+    #[serde(default)]
+    pub waiting_room: Option<WaitingRoomConfig>,
 }
+
+/// Admits new users in the order of their arrival while the throttle is on. A user that waits has a signed ticket, in a
+/// cookie or a header.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WaitingRoomConfig {
+    /// Path of a file with the page that waiting users see in a browser: HTML, at most 256 KiB. Its variables are
+    /// `{place}`, `{expected_wait}` (in words) and `{retry_after}` (in seconds). It is read at startup and at each
+    /// reload. Default: a plain page of the gateway.
+    pub page: Option<PathBuf>,
+    /// Time after which a ticket expires whose holder does not ask. Whole seconds, 20s to 1h.
+    #[schemars(extend("x-minimum" = "20s", "x-maximum" = "1h"))]
+    pub ticket_ttl: Duration,
+    /// Name of the cookie that carries the ticket.
+    pub cookie: CookieName,
+}
+
+impl Default for WaitingRoomConfig {
+    fn default() -> Self {
+        Self {
+            page: None,
+            ticket_ttl: Duration::from_secs(60),
+            cookie: CookieName("tidegate-ticket".to_owned()),
+        }
+    }
+}
+
+/// The name of a cookie.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CookieName(pub String);
+
+impl ScalarValue for CookieName {
+    const EXPECTED: &'static str = "the name of a cookie";
+    const PATTERN: &'static str = "^[!#-'*+.0-9A-Z^-z|~-]+$";
+    const EXAMPLE: &'static str = "tidegate-ticket";
+
+    fn parse(text: &str) -> Option<Self> {
+        is_token(text).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for CookieName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl_scalar!(CookieName);
 
 /// Default `capacity` for each user that may be active.
 const CAPACITY_FACTOR: u64 = 2;

@@ -1,15 +1,97 @@
 //! Compiles the `throttle` section: active-user admission control.
 
+use super::error_bodies::{ErrorBody, waiting_page};
+use super::priorities;
 use super::section::Section;
 use crate::config::{self, Config};
+use crate::identity::CredentialSource;
 use crate::throttle::{
     Geometry, POLICY, ThrottleSettings,
     geometry::Sizing,
     mode::{ThrottleMode, Watermarks},
+    waiting_room::RoomSettings,
 };
 
 /// One minute, in ms.
 const MINUTE: u64 = 60_000;
+
+/// What clients see of the waiting room.
+#[derive(Debug)]
+pub struct WaitingRoomRules {
+    /// The name of the cookie that carries a ticket.
+    pub cookie: Box<str>,
+    /// Its attributes.
+    pub attributes: TicketAttributes,
+    /// The operator's page for browsers; `None` for the gateway's own.
+    pub page: Option<ErrorBody>,
+}
+
+/// The attributes of the cookie with a ticket, from the first semicolon on. A browser keeps it as long as a ticket is valid.
+#[derive(Debug)]
+pub struct TicketAttributes {
+    /// On a connection without TLS.
+    pub in_clear: Box<str>,
+    /// On a connection with TLS: browsers send the cookie over TLS only.
+    pub over_tls: Box<str>,
+}
+
+impl TicketAttributes {
+    /// The attributes of the cookie `name`, which a browser keeps for `max_age` seconds.
+    fn new(name: &str, max_age: u64) -> Self {
+        let in_clear = format!("; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax");
+        let over_tls = format!("{in_clear}; Secure");
+        // Browsers drop a cookie with one of these names without `Secure` (RFC 6265bis, 4.1.3).
+        let name = name.to_ascii_lowercase();
+        let needs_secure = name.starts_with("__host-") || name.starts_with("__secure-");
+        let in_clear = if needs_secure { over_tls.clone() } else { in_clear };
+        Self { in_clear: in_clear.into(), over_tls: over_tls.into() }
+    }
+}
+
+/// Compiles `throttle.waiting_room`; `None` without one.
+pub(super) fn compile_waiting_room(
+    root: &Section<'_>,
+    config: &Config,
+) -> Option<WaitingRoomRules> {
+    let configured = config.throttle.as_ref()?.waiting_room.as_ref()?;
+    let section = root.at("throttle").at("waiting_room");
+    let page = configured.page.as_ref().and_then(|path| waiting_page(&section.at("page"), path));
+    let name = &configured.cookie.0;
+    let tokens = &config.client.token;
+    let is_token =
+        |source: &CredentialSource| matches!(source, CredentialSource::Cookie(own) if own == name);
+    let what = format!("`{name}`, a cookie of `client.token`");
+    section.at("cookie").ensure(!tokens.iter().any(is_token), &what, "another name");
+    if config.store.redis.as_ref().is_some_and(|redis| redis.secret.is_none()) {
+        let what = "tickets are signed with a key that follows from the namespace, so clients can make their own";
+        section.note_at_key(what, "`secret` in `store.redis`, the same on all gateways");
+    }
+    let max_age = configured.ticket_ttl.millis() / 1_000;
+    Some(WaitingRoomRules {
+        cookie: name.as_str().into(),
+        attributes: TicketAttributes::new(name, max_age),
+        page,
+    })
+}
+
+/// The settings of the waiting room.
+fn room_settings(
+    section: &Section<'_>,
+    configured: &config::ThrottleConfig,
+) -> Option<RoomSettings> {
+    let room = configured.waiting_room.as_ref()?;
+    let section = section.at("waiting_room").at("ticket_ttl");
+    let ticket_ttl = room.ticket_ttl.millis();
+    let what = format!("`{}`", room.ticket_ttl);
+    section.ensure(ticket_ttl.is_multiple_of(1_000), &what, "whole seconds, from 20s to 1h");
+    if ticket_ttl > configured.memory.millis() / 10 {
+        let what = format!(
+            "{what}, more than a tenth of `memory`: a place stays empty for this long if its user does not come"
+        );
+        section.note(what, "a shorter `ticket_ttl`, or a longer `memory`");
+    }
+    Some(RoomSettings { ticket_ttl })
+}
 
 /// Compiles the section; `None` if it is missing or faulty.
 pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSettings> {
@@ -49,6 +131,9 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
         }
     };
     let max_memory = max_memory(section, configured, &geometry);
+    let waiting_room = room_settings(section, configured);
+    let longest = priorities::longest_head_start(config);
+    let head_start = waiting_room.map_or(0, |room| room.seconds(longest) * 1_000);
     let settings = ThrottleSettings {
         watermarks,
         mode: configured.mode,
@@ -56,6 +141,8 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
         sizing,
         geometry,
         max_memory,
+        waiting_room,
+        head_start,
     };
     let ceiling = settings.max_countable();
     if watermarks.max_active > ceiling {

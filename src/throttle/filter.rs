@@ -31,7 +31,10 @@
 
 use std::{
     ops::{Range, RangeInclusive},
-    sync::atomic::Ordering::{Acquire, Relaxed, Release},
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Relaxed, Release},
+    },
 };
 
 use crossbeam_utils::CachePadded;
@@ -40,6 +43,7 @@ use parking_lot::Mutex;
 use self::{
     atomics::{AtomicEpoch, AtomicWord, Atomics, Native},
     epoch::Epoch,
+    newcomers::Newcomers,
     positions::PositionHasher,
     sweep::Sweep,
 };
@@ -48,6 +52,7 @@ use crate::clock::StoreTime;
 
 mod atomics;
 mod epoch;
+mod newcomers;
 mod positions;
 mod scan;
 mod sweep;
@@ -80,6 +85,8 @@ pub struct Filter<A: Atomics = Native> {
     epoch: A::Epoch,
     /// The slots in which tokens were recorded since [`Self::take_changed`]. Workers write it.
     changed: CachePadded<A::Word>,
+    /// Recorded tokens that other gateways may not know. Filters of other sizes share them.
+    newcomers: Arc<Newcomers>,
     /// The lock and state of the throttle's thread.
     sweep: CachePadded<Mutex<Sweep>>,
 }
@@ -112,6 +119,7 @@ impl<A: Atomics> Filter<A> {
             words: (0..geometry.bits).map(|_| A::Word::zero()).collect(),
             epoch: A::Epoch::new(Epoch::at(&geometry, now).pack()),
             changed: CachePadded::new(A::Word::zero()),
+            newcomers: Arc::new(Newcomers::new(geometry.max_newcomers())),
             sweep: CachePadded::default(),
             geometry,
             hash_keys,
@@ -154,12 +162,18 @@ impl<A: Atomics> Filter<A> {
     }
 
     /// Records `token` in the current generation. True if it was new there.
+    ///
+    /// If the generations before do not have it either, other gateways may not know it, and it becomes one of the
+    /// [newcomers](Self::take_newcomers).
     pub fn record(&self, token: u64) -> bool {
-        let slot = Epoch::current_slot_mask(self.epoch.load(Acquire));
+        let epoch = self.epoch.load(Acquire);
+        let slot = Epoch::current_slot_mask(epoch);
+        let recent = Epoch::recent_slots_mask(epoch, self.geometry.well_known());
         let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
         // Reads first: cache misses of reads overlap, whereas those of read-modify-writes do not.
         let words = || (0..hashes).map(|i| &self.words[positions.at(i)]);
-        if words().fold(slot, |all, word| all & word.load(Relaxed)) != 0 {
+        let known = words().fold(slot | recent, |all, word| all & word.load(Relaxed));
+        if known & slot != 0 {
             return false;
         }
         let mut is_new = false;
@@ -170,8 +184,38 @@ impl<A: Atomics> Filter<A> {
         }
         if is_new {
             self.changed.fetch_or(slot, Release);
+            if known == 0 {
+                self.newcomers.push(epoch >> 32, token);
+            }
         }
         is_new
+    }
+
+    /// Takes the newcomers of the live generation `index`, which is the current or the previous one: the tokens
+    /// that were recorded in it, and not in the [`Geometry::well_known`] generations before. At least the latest
+    /// [`Geometry::max_newcomers`] are there.
+    pub fn take_newcomers(&self, index: u64) -> Vec<u64> {
+        let _sweep = self.sweep.lock();
+        let current = self.load_epoch().current;
+        if index > current || index + 1 < current { Vec::new() } else { self.newcomers.take(index) }
+    }
+
+    /// Adds tokens that another gateway recorded in the generation `index`; does nothing if it is not live. True
+    /// if any was new. Does not mark the generation as changed.
+    pub fn learn(&self, index: u64, tokens: &[u64]) -> bool {
+        let mut sweep = self.sweep.lock();
+        let Some(slot) = self.slot(index) else { return false };
+        sweep.slots_with_bits |= 1 << slot;
+        let mut is_any_new = false;
+        for token in tokens {
+            let positions = self.positions.of(*token);
+            let words = || (0..self.geometry.hashes).map(|i| &self.words[positions.at(i)]);
+            if words().fold(1 << slot, |all, word| all & word.load(Relaxed)) == 0 {
+                words().for_each(|word| _ = word.fetch_or(1 << slot, Relaxed));
+                is_any_new = true;
+            }
+        }
+        is_any_new
     }
 
     /// Moves to the generation of `now`; never back. Call it at least once a second.
@@ -191,6 +235,9 @@ impl<A: Atomics> Filter<A> {
             let with_bits = (expired & (sweep.slots_with_bits | marked)) | (reused & marked);
             sweep.slots_with_bits &= !expired;
             sweep.schedule(with_bits);
+            for index in old.current + 1..=new.current.min(old.current + 2) {
+                self.newcomers.clear(index);
+            }
             if sweep.uncleared() & reused != 0 {
                 sweep.finish(&self.words);
             }
@@ -221,6 +268,7 @@ impl<A: Atomics> Filter<A> {
         let geometry = self.geometry.grown(growth);
         let mut resized = Self::with_atomics(geometry, self.hash_keys, StoreTime::ZERO);
         resized.epoch = A::Epoch::new(self.epoch.load(Acquire));
+        resized.newcomers = Arc::clone(&self.newcomers);
         resized
     }
 

@@ -5,7 +5,12 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{Throttle, ThrottleSettings, live_filters::LiveFilters, recent::RecentTokens};
+use super::{
+    Throttle, ThrottleSettings,
+    live_filters::LiveFilters,
+    recent::RecentTokens,
+    waiting_room::{HeadStart, RoomAnswer, WaitingPlace, WaitingRoom},
+};
 use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 
 /// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
@@ -72,6 +77,16 @@ pub struct AdmissionDenied {
     /// The time at which the caller may be admitted. It differs between callers, to avoid a thundering herd,
     /// and is stable for one caller.
     pub reset_at: StoreTime,
+    /// The caller's place in the waiting room; `None` if it does not wait there.
+    pub waiting: Option<WaitingPlace>,
+}
+
+impl AdmissionDenied {
+    /// The denial of a caller that waits in the waiting room.
+    fn wait(&mut self, waiting: WaitingPlace) {
+        self.reset_at = self.now + waiting.expected_wait * 1_000;
+        self.waiting = Some(waiting);
+    }
 }
 
 /// The admission gate of one worker.
@@ -152,6 +167,37 @@ impl AdmissionGate {
             memory,
             now,
             reset_at: status.retry_at + delay,
+            waiting: None,
+        }
+    }
+
+    /// The waiting room, if there is one.
+    pub fn room(&self) -> Option<&WaitingRoom> {
+        self.throttle.room.as_deref()
+    }
+
+    /// Asks the waiting room about a denied caller, if there is one: `holder` is the keyed hash of its tokens, and
+    /// `ticket` the ticket that it sent. A caller that is not admitted gets its place.
+    ///
+    /// # Errors
+    ///
+    /// The denial, if the caller has to wait or has no token that a ticket could admit.
+    pub fn ask_room(
+        &self,
+        holder: u64,
+        ticket: Option<&[u8]>,
+        head_start: HeadStart,
+        mut denied: Box<AdmissionDenied>,
+    ) -> Result<(), Box<AdmissionDenied>> {
+        let Some(room) = self.room().filter(|_| denied.reason == DenyReason::Unknown) else {
+            return Err(denied);
+        };
+        match room.ask(holder, ticket, head_start, denied.now) {
+            RoomAnswer::Admitted => Ok(()),
+            RoomAnswer::Waiting(waiting) => {
+                denied.wait(waiting);
+                Err(denied)
+            }
         }
     }
 

@@ -21,6 +21,12 @@ pub const MAX_GROWTH: u32 = 16;
 /// Maximum number of positions at which larger filters are surveyed ([`Geometry::surveyed`]).
 const MAX_SURVEYED: usize = 1 << 20;
 
+/// Number of positions of the configured size for each token in [`Geometry::max_newcomers`].
+const POSITIONS_PER_NEWCOMER: usize = 1_152;
+
+/// Minimum of [`Geometry::max_newcomers`].
+const MIN_NEWCOMERS: usize = 1_024;
+
 /// Maximum number of hashes of a token. It gives a false-positive rate of 2^-64, below the collision rate of
 /// the tokens' own hashes.
 const MAX_HASHES: u32 = 64;
@@ -124,6 +130,18 @@ impl Geometry {
     /// Number of positions at the configured size.
     pub fn configured_bits(&self) -> usize {
         self.bits / self.growth as usize
+    }
+
+    /// Maximum number of new tokens that a gateway sends to the others, or receives, in a second. In a minute, they
+    /// are as long as three generations: a little more than a minute's tokens.
+    pub fn max_newcomers(&self) -> usize {
+        (self.configured_bits() / POSITIONS_PER_NEWCOMER).max(MIN_NEWCOMERS)
+    }
+
+    /// Number of complete generations before the current one in which a token must have been recorded to be known
+    /// well: its activity may reach the other gateways late.
+    pub fn well_known(&self) -> u32 {
+        self.complete_generations / 2
     }
 
     /// Number of positions of the configured size to read for an estimate of the number of tokens. Grown

@@ -95,6 +95,11 @@ impl Hysteresis {
         self.ticks_above = TRIGGER_TICKS - 1;
     }
 
+    /// Throttles from the next tick on, until few users are active: gateways throttled when the last of them ended.
+    pub fn resume(&mut self) {
+        self.over_threshold = true;
+    }
+
     /// The result of the last tick.
     pub fn is_over_threshold(&self) -> bool {
         self.over_threshold

@@ -6,7 +6,10 @@ use ::redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
     payload::PayloadError,
-    sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime, SyncStats},
+    sync::{
+        AppendOutcome, CommitOutcome, FilterStore, LogId, LogOffset, LogPart, PayloadVersion,
+        ReadOutcome, ServerTime, SyncStats,
+    },
 };
 use crate::{
     clock::{Clock, StoreTime},
@@ -17,8 +20,12 @@ use crate::{
 /// decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The filters of one throttle in Redis, under the keys `NAMESPACE:{NAME}:MINUTE`. The braces are a hash
-/// tag, which puts all keys on one node of a Cluster.
+/// Time for which Redis keeps a log of new tokens after the last one. Gateways read it for two minutes.
+const LOG_TTL: Duration = Duration::from_secs(130);
+
+/// The filters of one throttle in Redis, under the keys `NAMESPACE:{NAME}:MINUTE`, and the logs of new tokens,
+/// under `NAMESPACE:{NAME}:MINUTE:log:SENT:GROUP` (see [`LogId`]). The braces are a hash tag, which puts all keys
+/// on one node of a Cluster.
 pub struct RedisFilterStore {
     connector: Connector,
     /// The hash tag of the keys.
@@ -30,6 +37,8 @@ pub struct RedisFilterStore {
     stats: Arc<SyncStats>,
     read: Script,
     commit: Script,
+    read_logs: Script,
+    append_log: Script,
     connection: Option<NodeConnection>,
 }
 
@@ -45,6 +54,8 @@ impl RedisFilterStore {
             stats,
             read: Script::new(include_str!("../../lua/read_filter.lua")),
             commit: Script::new(include_str!("../../lua/commit_filter.lua")),
+            read_logs: Script::new(include_str!("../../lua/read_logs.lua")),
+            append_log: Script::new(include_str!("../../lua/append_log.lua")),
             connection: None,
         }
     }
@@ -60,17 +71,22 @@ impl RedisFilterStore {
         self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
     }
 
-    /// Calls a script on one key; `arguments` adds the arguments after the key.
+    fn log_key(&self, log: LogId) -> String {
+        let LogId { minute, sent, group } = log;
+        format!("{}{minute}:log:{sent}:{group:016x}", self.prefix)
+    }
+
+    /// Calls a script; `arguments` adds the arguments after the keys.
     async fn call<T: FromRedisValue>(
         &mut self,
         script: fn(&Self) -> &Script,
-        key: &str,
+        keys: &[String],
         arguments: impl Fn(&mut Cmd),
     ) -> Result<T, RedisFailure> {
         let connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
         let command = |by: ScriptRef| {
             let mut command = script(self).command(by);
-            command.arg(1).arg(key);
+            command.arg(keys.len()).arg(keys);
             arguments(&mut command);
             command
         };
@@ -140,7 +156,7 @@ impl FilterStore for RedisFilterStore {
         let (state, timestamp, len, payload): (u8, u64, u64, Vec<u8>) = self
             .call(
                 |store| &store.read,
-                &key,
+                &[key],
                 |command| {
                     command.arg(timestamp).arg(len).arg(max_len);
                 },
@@ -170,7 +186,7 @@ impl FilterStore for RedisFilterStore {
         let (written, timestamp): (u8, u64) = self
             .call(
                 |store| &store.commit,
-                &key,
+                &[key],
                 |command| {
                     command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_secs()).arg(manual);
                 },
@@ -179,6 +195,52 @@ impl FilterStore for RedisFilterStore {
         match written {
             0 => Ok(CommitOutcome::Conflict),
             1 => Ok(CommitOutcome::Committed(timestamp)),
+            _ => Err(RedisFailure::Reply),
+        }
+    }
+    async fn read_logs(
+        &mut self,
+        logs: &[LogOffset],
+        max_len: usize,
+    ) -> Result<Vec<LogPart>, RedisFailure> {
+        let keys: Vec<String> = logs.iter().map(|known| self.log_key(known.log)).collect();
+        let offsets: Vec<u64> = logs.iter().map(|known| known.offset).collect();
+        let parts: Vec<(u64, Vec<u8>)> = self
+            .call(
+                |store| &store.read_logs,
+                &keys,
+                |command| {
+                    command.arg(max_len).arg(&offsets);
+                },
+            )
+            .await?;
+        let parts: Vec<LogPart> =
+            parts.into_iter().map(|(start, bytes)| LogPart { start, bytes }).collect();
+        let len: usize = parts.iter().map(|part| part.bytes.len()).sum();
+        self.stats.bytes_read.add(len as u64);
+        Ok(parts)
+    }
+
+    async fn append_log(
+        &mut self,
+        log: LogId,
+        tokens: &[u8],
+        max_len: usize,
+    ) -> Result<AppendOutcome, RedisFailure> {
+        let key = self.log_key(log);
+        self.stats.bytes_written.add(tokens.len() as u64);
+        let appended: u8 = self
+            .call(
+                |store| &store.append_log,
+                &[key],
+                |command| {
+                    command.arg(tokens).arg(max_len).arg(LOG_TTL.as_secs());
+                },
+            )
+            .await?;
+        match appended {
+            0 => Ok(AppendOutcome::Full),
+            1 => Ok(AppendOutcome::Appended),
             _ => Err(RedisFailure::Reply),
         }
     }

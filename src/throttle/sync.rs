@@ -1,53 +1,73 @@
-//! Shares the filters between gateways: once a second, through Redis, with optimistic locking.
+//! Shares the filters between gateways through Redis, with optimistic locking.
+//!
+//! # Generations
 //!
 //! Each generation has one payload in Redis: the union of the bits that the gateways recorded in it. A
 //! gateway merges this payload into its filter. If the payload lacks bits, the gateway writes the union back.
-//! If another gateway has written in between, it retries in its next tick. The generation stays *dirty* until
+//! If another gateway has written in between, it retries later. The generation stays *dirty* until
 //! it is written, even after it has ended, so a conflict delays bits but never loses them.
 //!
-//! Invariant: **a generation that is not dirty has no bit that its known version in Redis lacks.** Recording
-//! marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read.
+//! Invariant: **a generation that is neither dirty nor logged has no bit that its known version in Redis lacks.**
+//! Recording marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read.
 //! A version becomes known only after its bits were merged or written here.
 //!
 //! Gateways with filters of different sizes share them: each writes payloads of its own size and converts the
-//! others' ([`payload::resize`]). If a larger payload has too many tokens for the filter here, the filter
+//! others' (`payload::resize`). If a larger payload has too many tokens for the filter here, the filter
 //! must grow before the payload is merged ([`FilterSync::wanted_growth`]). A payload cannot make it grow
 //! beyond the maximum set here, and a payload with few tokens is converted instead.
 //!
+//! # New tokens
+//!
+//! Whole generations are long, and the more gateways write one, the more writes conflict: so with many gateways
+//! each writes seldom (`pace`), and reads a generation only when most have written it. What cannot wait, tokens
+//! that were not active before ([`Filter::take_newcomers`]), is also in a log beside the generation: a gateway
+//! appends its new tokens in each tick, without a lock, and reads what the others have appended. The logs only make
+//! it faster: they are bounded and short-lived, and what is missing in them comes with the generation. The
+//! activity of known tokens is not in the logs. It is known elsewhere some minutes later, long before the token
+//! expires there.
+//!
 //! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
+//!
+//! # Which file does what
+//!
+//! | file | content |
+//! |---|---|
+//! | `filter_store` | the interface to Redis |
+//! | `generations` | what is known of each generation |
+//! | `reading`, `writing` | the parts of a tick that read payloads and write them |
+//! | `pace` | how often to write |
+//! | `log_exchange`, `token_log` | the logs of new tokens |
+//! | `stats` | counters |
 
 mod filter_store;
 mod generations;
+mod log_exchange;
+mod pace;
+mod reading;
 mod stats;
+mod token_log;
+mod writing;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use self::generations::GenerationTable;
 pub use self::{
-    filter_store::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
+    filter_store::{
+        AppendOutcome, CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime,
+    },
     stats::SyncStats,
+    token_log::{LogId, LogOffset, LogPart, max_len as max_log_part, max_log_len},
 };
-use super::{
-    Filter, Geometry,
-    payload::{self, PayloadError},
+use self::{
+    generations::GenerationTable, pace::WritePace, reading::CATCH_UP_READS, token_log::TokenLog,
+    writing::MAX_COMMITS,
 };
+use super::Filter;
 use crate::{clock::StoreTime, redis::RedisFailure};
 
-/// Maximum number of dirty generations that a tick synchronizes in addition to the current and the previous
-/// one. A tick also reads at least one clean generation, round-robin. The bound is low because a payload can
-/// be several MB long: a gateway catches up slowly after an outage.
-const MAX_OLDER: usize = 2;
-
-/// Maximum number of generations that a tick writes.
-const MAX_COMMITS: usize = 2 + MAX_OLDER;
-
-/// Maximum number of [`FilterStore`] calls of a tick: the time; reads of the current, the previous and older
-/// generations; writes. Without changes there are four: the time, and reads of the current, the previous and
-/// one older generation.
-pub const MAX_CALLS_PER_TICK: usize = 1 + 2 + (MAX_OLDER + 1) + MAX_COMMITS;
-
-/// Time for which Redis keeps a payload after its generation has expired.
-const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
+/// Maximum number of [`FilterStore`] calls of a tick: the time; the logs are read and two are appended; the age of
+/// the current generation; reads and writes of dirty generations, and other reads. Without changes there are
+/// three: the time, the logs, and one generation.
+pub const MAX_CALLS_PER_TICK: usize = 1 + 3 + 1 + 2 * MAX_COMMITS + CATCH_UP_READS;
 
 /// One tick happens in each interval of this length, in ms.
 const TICK_INTERVAL: u64 = 1_000;
@@ -75,6 +95,8 @@ pub struct SyncReport {
 pub struct FilterSync {
     stats: Arc<SyncStats>,
     generations: GenerationTable,
+    log: TokenLog,
+    pace: WritePace,
     loaded: bool,
     /// Number of the current tick.
     tick: u64,
@@ -86,15 +108,6 @@ pub struct FilterSync {
     max_growth: u32,
     /// The growth needed by payloads that were not merged in this tick.
     wanted_growth: Option<u32>,
-}
-
-/// The result of a read from Redis.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ReadState {
-    Absent,
-    Present,
-    /// A payload that can be merged only after the filter has grown.
-    TooLarge,
 }
 
 /// The writes that a tick may still make.
@@ -110,6 +123,8 @@ impl FilterSync {
         Self {
             stats,
             generations: GenerationTable::default(),
+            log: TokenLog::default(),
+            pace: WritePace::new(getrandom::u64().unwrap_or_default()),
             loaded: false,
             tick: 0,
             unread_generations: 0,
@@ -117,6 +132,12 @@ impl FilterSync {
             max_growth: 1,
             wanted_growth: None,
         }
+    }
+
+    /// Replaces the seed of the random intervals between writes.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { pace: WritePace::new(seed), ..self }
     }
 
     /// Sets the maximum growth that payloads may cause; it is 1 at first.
@@ -148,7 +169,7 @@ impl FilterSync {
         self.is_failing || self.unread_generations > 0
     }
 
-    /// Merges the payload of every live generation, newest first. Repeat it until it succeeds and
+    /// Merges the payload of every live generation, newest first, and the logs. Repeat it until it succeeds and
     /// [`Self::is_loaded`], before the first tick.
     ///
     /// # Errors
@@ -175,11 +196,12 @@ impl FilterSync {
             // Decompression takes long, and this thread has other tasks.
             tokio::task::yield_now().await;
         }
+        self.receive_tokens(filter, store, report.now).await?;
         self.loaded = self.wanted_growth.is_none();
         Ok(report)
     }
 
-    /// Merges new payloads from Redis, and writes bits that are missing there.
+    /// Exchanges new tokens, merges payloads from Redis, and writes bits that are missing there.
     ///
     /// # Errors
     ///
@@ -200,24 +222,18 @@ impl FilterSync {
         store: &mut impl FilterStore,
     ) -> Result<SyncReport, RedisFailure> {
         let mut report = self.begin_tick(store).await?;
-        let live = filter.live_generations();
-        let (oldest, current) = (*live.start(), *live.end());
-        for index in live.clone() {
+        let mut budget = WriteBudget { remaining_commits: MAX_COMMITS, write_error: None };
+        self.exchange_tokens(filter, store, report.now, &mut budget).await?;
+        for index in filter.live_generations() {
             self.generations.entry(index).dirty |= filter.take_changed(index);
         }
-        let mut budget = WriteBudget { remaining_commits: MAX_COMMITS, write_error: None };
-        for index in (oldest..=current).rev().take(2) {
-            self.sync_generation(filter, store, index, &mut budget).await?;
+        let is_due = self.pace.is_due(self.tick);
+        if is_due {
+            self.write_dirty(filter, store, report.now, &mut budget).await?;
         }
-        let at_least = if self.unread_generations > 0 { MAX_OLDER + 1 } else { 0 };
-        for index in
-            self.generations.select(oldest..=current.saturating_sub(2), MAX_OLDER, at_least)
-        {
-            self.sync_generation(filter, store, index, &mut budget).await?;
-            self.unread_generations = self.unread_generations.saturating_sub(1);
-        }
-        if live.count() <= 2 {
-            self.unread_generations = 0;
+        self.read_others(filter, store, &mut budget).await?;
+        if is_due {
+            self.pace.end_round(self.tick);
         }
         if let Some(failure) = budget.write_error {
             return Err(failure);
@@ -237,134 +253,6 @@ impl FilterSync {
         self.wanted_growth = None;
         let ServerTime { now, clock_offset } = store.time().await?;
         Ok(SyncReport { now, clock_offset, pending: 0 })
-    }
-
-    /// Reads a generation, and writes it if it is dirty afterwards.
-    async fn sync_generation(
-        &mut self,
-        filter: &Filter,
-        store: &mut impl FilterStore,
-        index: u64,
-        budget: &mut WriteBudget,
-    ) -> Result<(), RedisFailure> {
-        let found = self.read(filter, store, index).await?;
-        let tick = self.tick;
-        let state = self.generations.entry(index);
-        if !state.dirty
-            || state.foreign
-            || found == ReadState::TooLarge
-            || budget.remaining_commits == 0
-            || budget.write_error.is_some()
-        {
-            return Ok(());
-        }
-        // If the generation has expired since it was read, no gateway needs it.
-        let Some(bits) = filter.export(index) else { return Ok(()) };
-        if found == ReadState::Absent && bits.iter().all(|&byte| byte == 0) {
-            state.dirty = false;
-            return Ok(());
-        }
-        if payload::is_saturated(&bits) {
-            // Other gateways would reject the payload and write their own, in an endless loop.
-            state.dirty = false;
-            return Ok(());
-        }
-        let geometry = filter.geometry();
-        let payload = payload::encode(geometry, filter.hash_keys(), &bits);
-        budget.remaining_commits -= 1;
-        state.last_attempt = tick;
-        let expected = state.known.map(|version| version.timestamp);
-        let minute = geometry.minute(index);
-        match store.commit(minute, expected, &payload, expiry(geometry)).await {
-            Ok(CommitOutcome::Committed(timestamp)) => {
-                self.stats.commits.add(1);
-                let state = self.generations.entry(index);
-                state.known = Some(PayloadVersion { timestamp, len: payload.len() as u64 });
-                (state.dirty, state.last_attempt) = (false, 0);
-            }
-            Ok(CommitOutcome::Conflict) => self.stats.conflicts.add(1),
-            // Reads may still succeed.
-            Err(RedisFailure::Server) => budget.write_error = Some(RedisFailure::Server),
-            Err(failure) => return Err(failure),
-        }
-        Ok(())
-    }
-
-    /// Merges the payload of a generation.
-    async fn read(
-        &mut self,
-        filter: &Filter,
-        store: &mut impl FilterStore,
-        index: u64,
-    ) -> Result<ReadState, RedisFailure> {
-        let geometry = filter.geometry();
-        let (minute, max_len) = (geometry.minute(index), payload::max_len(geometry));
-        let known = self.generations.entry(index).known;
-        match store.read(minute, known, max_len).await? {
-            ReadOutcome::Unchanged => {}
-            ReadOutcome::Absent => {
-                if known.is_some() {
-                    // The payload was evicted or Redis was flushed, so others may be gone as well.
-                    self.unread_generations = filter.live_generations().count();
-                }
-                let state = self.generations.entry(index);
-                state.dirty |= known.is_some();
-                (state.known, state.foreign) = (None, false);
-                return Ok(ReadState::Absent);
-            }
-            ReadOutcome::Unusable(error, version) => self.reject(index, error, version),
-            ReadOutcome::Value(version, payload) => {
-                match payload::decode(geometry, filter.hash_keys(), &payload) {
-                    Err(error) => self.reject(index, error, Some(version)),
-                    Ok(bits) => return Ok(self.merge(filter, index, version, &bits)),
-                }
-            }
-        }
-        Ok(ReadState::Present)
-    }
-
-    /// Merges the bits of a payload, converted to the size of the filter, unless the filter must grow first.
-    fn merge(
-        &mut self,
-        filter: &Filter,
-        index: u64,
-        version: PayloadVersion,
-        bits: &[u8],
-    ) -> ReadState {
-        let geometry = filter.geometry();
-        let growth = (bits.len() * 8 / geometry.configured_bits()) as u32;
-        let bits = if growth == geometry.growth {
-            Cow::Borrowed(bits)
-        } else {
-            Cow::Owned(payload::resize(bits, geometry.bits / 8))
-        };
-        let allowed = growth.min(self.max_growth);
-        if allowed > geometry.growth && !payload::is_sparse(&bits) {
-            self.wanted_growth = self.wanted_growth.max(Some(allowed));
-            self.generations.entry(index).load_failed |= !self.loaded;
-            return ReadState::TooLarge;
-        }
-        if let Some(merged) = filter.merge(index, &bits) {
-            let state = self.generations.entry(index);
-            state.known = Some(version);
-            state.dirty = merged.remote_missing > 0;
-            (state.foreign, state.load_failed) = (false, false);
-        }
-        ReadState::Present
-    }
-
-    /// Handles an unusable payload. It is replaced with this gateway's bits, even if there are none: other
-    /// gateways then read the new version and add their bits. Only payloads of gateways with another
-    /// configuration are not replaced.
-    fn reject(&mut self, index: u64, error: PayloadError, version: Option<PayloadVersion>) {
-        self.stats.count_unusable(error);
-        let is_loading = !self.loaded;
-        let state = self.generations.entry(index);
-        let foreign = matches!(error, PayloadError::Geometry | PayloadError::Seed);
-        // If a foreign payload has replaced a usable one, Redis has lost the usable one's bits.
-        state.dirty |= !foreign || (state.known.is_some() && !state.foreign);
-        (state.known, state.foreign) = (version, foreign);
-        state.load_failed |= is_loading;
     }
 
     /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.
@@ -388,13 +276,6 @@ impl FilterSync {
     }
 }
 
-/// Time for which Redis keeps a payload after a commit: the time for which its generation is live, and
-/// [`EXPIRY_MARGIN`].
-fn expiry(geometry: &Geometry) -> Duration {
-    let live = geometry.generation_length * (u64::from(geometry.complete_generations) + 1);
-    Duration::from_millis(live) + EXPIRY_MARGIN
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,17 +285,5 @@ mod tests {
         for (random, expected) in [(0, 7_000), (u32::MAX / 2, 7_499), (u32::MAX, 7_999)] {
             assert_eq!(tick_time(7, random), StoreTime::from_unix_ms(expected));
         }
-    }
-
-    #[test]
-    fn redis_keeps_a_payload_longer_than_gateways_keep_its_generation() {
-        let geometry = Geometry {
-            bits: 8,
-            growth: 1,
-            hashes: 1,
-            generation_length: 1_200_000,
-            complete_generations: 30,
-        };
-        assert_eq!(expiry(&geometry), Duration::from_mins(31 * 20 + 10));
     }
 }

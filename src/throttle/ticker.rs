@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 mod resize;
+mod room;
 
 use super::{
     Filter, FilterSharing, Throttle, ThrottleStatus, estimate,
@@ -15,6 +16,7 @@ use super::{
     live_filters::LiveFilters,
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
+    waiting_room::{RedisRoomStore, RoomTicker},
 };
 use crate::{
     clock::{Clock, StoreTime, Uptime},
@@ -62,15 +64,17 @@ impl Throttle {
 }
 
 /// The state of the control loop.
-struct Ticker<'a> {
-    throttle: &'a Throttle,
-    clock: &'a Clock,
+pub(super) struct Ticker {
+    throttle: Arc<Throttle>,
+    clock: Clock,
     sharing: FilterSharing,
     hysteresis: Hysteresis,
     growth: GrowthControl,
     /// The number of the tick at which the filter of the previous size is dropped.
     drop_before_at: Option<u64>,
     sync: FilterSync,
+    /// The waiting room, if there is one.
+    room: Option<RoomTicker<RedisRoomStore>>,
     /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
     clock_offset: Option<i64>,
     /// The last reading of this machine's clock, and the time of that reading by [`Clock::uptime`].
@@ -79,37 +83,43 @@ struct Ticker<'a> {
     incomplete_until: Option<u64>,
 }
 
-impl<'a> Ticker<'a> {
-    fn new(throttle: &'a Throttle, clock: &'a Clock, sharing: FilterSharing) -> Self {
+impl Ticker {
+    pub(super) fn new(throttle: &Arc<Throttle>, clock: &Clock, sharing: FilterSharing) -> Self {
         let sync = FilterSync::new(Arc::clone(&throttle.stats));
         Self {
-            throttle,
-            clock,
+            throttle: Arc::clone(throttle),
+            clock: clock.clone(),
             sharing,
             hysteresis: Hysteresis::default(),
             growth: GrowthControl::default(),
             drop_before_at: None,
             sync,
+            room: throttle
+                .room
+                .as_ref()
+                .map(|room| RoomTicker::new(Arc::clone(room), room.take_store())),
             clock_offset: None,
             last_reading: None,
             incomplete_until: None,
         }
     }
 
-    async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
+    /// Ticks once. Without a `store` and without growth of the filters, it waits for nothing.
+    pub(super) async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
         self.detect_clock_step();
         self.rotate();
         self.finish_resize().await;
         self.sync.set_max_growth(self.throttle.settings().max_growth());
         if let Some(store) = store {
-            let (throttle, clock, clock_offset) =
-                (self.throttle, self.clock, self.clock_offset.unwrap_or(0));
+            let throttle = Arc::clone(&self.throttle);
+            let clock = self.clock.clone();
+            let clock_offset = self.clock_offset.unwrap_or(0);
             let synchronizing = async {
                 if throttle.status().loaded {
                     // A slow Redis must not delay rotation.
                     tokio::select! {
                         outcome = self.synchronize(store) => outcome,
-                        () = rotate_continually(throttle, clock, clock_offset) => Ok(()),
+                        () = rotate_continually(&throttle, &clock, clock_offset) => Ok(()),
                     }
                 } else {
                     self.load(store).await
@@ -123,6 +133,7 @@ impl<'a> Ticker<'a> {
                 self.rotate();
             }
         }
+        self.tick_room().await;
         let fills = self.filter().fills(self.filter().geometry().growth);
         self.publish_status(&fills);
         self.adapt_size(&fills).await;
@@ -254,10 +265,12 @@ impl<'a> Ticker<'a> {
         // The oldest generation expires `GRACE` after the next one starts.
         let next_expiry = geometry.start_of(geometry.index(now) + 1) + GRACE;
         let watermarks = self.throttle.settings().watermarks;
-        let over_threshold = self.hysteresis.tick(now, &estimate, &watermarks, next_expiry);
+        let demand = self.with_room(&estimate);
+        let over_threshold = self.hysteresis.tick(now, &demand, &watermarks, next_expiry)
+            || self.is_demanded_elsewhere();
         let retry_at = self.hysteresis.retry_at();
         let is_local = self.sharing == FilterSharing::Local;
-        let loaded = is_local || self.sync.is_loaded();
+        let loaded = is_local || (self.sync.is_loaded() && self.is_room_synced());
         let complete = (is_local || self.sync.is_complete(&filter))
             && self.incomplete_until.is_none_or(|last| last < *filter.live_generations().start());
         let clock_offset = self.clock_offset.unwrap_or(0);

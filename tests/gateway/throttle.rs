@@ -1,11 +1,17 @@
 //! Active-user admission control, through the gateway. The clients' protocols take turns.
 
+/// Ten thousand clients in the waiting room.
+mod crowd;
 /// Several gateways on one Redis.
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
+/// A rush, and its replay.
+mod replayed_rush;
 /// One gateway: when it throttles, which users it admits, and what denied users receive.
 mod single_gateway;
+/// The waiting room.
+mod waiting_room;
 
 use std::{cell::Cell, io::Write};
 

@@ -63,8 +63,8 @@ async fn an_emptied_redis_is_refilled() {
     let c = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(c.missing((0..30).chain(125..130)), [0; 0]);
     assert!(c.is_complete());
-    a.ticks(31).await;
-    b.ticks(31).await;
+    a.ticks(35).await;
+    b.ticks(35).await;
     for gateway in [&a, &b] {
         assert!(!gateway.sync.has_unread_generations() && gateway.is_complete());
         assert_eq!(gateway.missing((0..30).chain(125..130)), [0; 0]);

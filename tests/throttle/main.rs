@@ -6,6 +6,10 @@
 mod corrupt_payload;
 /// Redis killed, flushed, hung, without scripts, full or read-only.
 mod failure;
+/// Up to a thousand gateways in virtual time: delays, and the load of Redis.
+mod fleet;
+/// The logs of new tokens, through a real Redis.
+mod new_tokens;
 /// Whole throttles on a real Redis.
 mod running_throttle;
 /// Gateways that share filters through a real Redis, and the cost of it.
@@ -14,3 +18,7 @@ mod sharing;
 mod simulation;
 /// Filters, tokens and gateways for all tests.
 mod support;
+/// The waiting room in Redis is the one of `RoomState`, and costs one call a second.
+mod waiting_room;
+/// Twenty gateways and 100,000 waiting clients in virtual time.
+mod waiting_room_simulation;

@@ -36,6 +36,8 @@ impl RunningThrottle {
             sizing,
             geometry,
             max_memory: geometry.grown(max_growth).bytes(),
+            waiting_room: None,
+            head_start: 0,
         };
         let secret = SharedSecret::from_namespace("test");
         let throttle = Throttle::new(settings, &secret, FilterSharing::Shared, clock.store_time());

@@ -46,18 +46,20 @@ async fn activity_reaches_all_three_gateways() {
         assert!(first.is_ok() && second.is_ok() && third.is_ok());
         assert!(next < 9_000, "no commit conflicts");
     }
-    for gateway in [&mut a, &mut b, &mut c] {
-        gateway.ticks(1).await;
+    // Conflicts have reduced the pace of writes.
+    for _ in 0..60 {
+        for gateway in [&mut a, &mut b, &mut c] {
+            gateway.ticks(1).await;
+        }
     }
     for gateway in [&mut a, &mut b, &mut c] {
-        gateway.ticks(1).await;
         assert_eq!(gateway.tick_pending().await, 0);
         assert!(gateway.is_complete() && !gateway.sync.has_unread_generations());
         assert_eq!(gateway.missing(0..next), [0; 0]);
     }
     for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
         let remaining: i64 = redis.command(&["TTL", &key]);
-        let ttl = 31 * 60 + 600;
+        let ttl = if key.contains(":log:") { 130 } else { 31 * 60 + 600 };
         assert!(remaining > ttl - 60 && remaining <= ttl, "{key}: {remaining} s");
     }
 }
@@ -77,7 +79,7 @@ async fn a_later_gateway_loads_the_whole_memory() {
     assert!(b.is_complete());
     assert_eq!(b.missing(9..40), [0; 0], "30 minutes and the current one");
     assert_eq!(b.missing(0..9).len(), 9, "and no earlier one");
-    assert_eq!(b.stats.calls.get(), 1 + 31, "the time, and each minute");
+    assert_eq!(b.stats.calls.get(), 1 + 31 + 1, "the time, each minute, and the logs");
 }
 
 #[tokio::test]
@@ -158,8 +160,8 @@ async fn a_hundred_times_the_traffic_costs_redis_the_same() {
     assert_eq!(once.0, often.0, "calls");
     assert!(once.1.abs_diff(often.1) * 100 <= once.1, "{} and {} bytes", once.1, often.1);
     assert!(
-        once.0 <= 2 * 90 * 6,
-        "{} calls: time, two minutes, a scrub and up to two commits",
+        once.0 <= 2 * 90 * 7,
+        "{} calls: the logs read and appended, a minute read, and up to two read and written",
         once.0
     );
 }
@@ -175,7 +177,7 @@ async fn a_tick_with_nothing_new_downloads_and_writes_nothing() {
     a.record(0..100);
     a.ticks(10).await;
     assert_eq!([&a.stats.bytes_read, &a.stats.bytes_written].map(Counter::get), before);
-    assert_eq!(a.stats.calls.get() - calls, 10 * 4);
+    assert_eq!(a.stats.calls.get() - calls, 10 * 3);
     assert_eq!(a.stats.commits.get(), commits);
 }
 
@@ -193,7 +195,7 @@ async fn an_evicted_minute_is_restored() {
     a.ticks(31).await;
     let _: u64 = redis.command(&["DEL", &key(first + 3)]);
     let _: u64 = redis.command(&["DEL", &key(first + 12)]);
-    a.ticks(31).await;
+    a.ticks(45).await;
     let b = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(b.missing(0..20), [0; 0]);
 }
@@ -213,7 +215,7 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     assert_eq!(b.missing(0..30).len(), 30);
     a.ticks(22).await;
     assert!(!a.sync.has_unread_generations(), "it has checked every minute");
-    b.ticks(30).await;
+    b.ticks(33).await;
     assert_eq!(b.missing(1..30), [0; 0], "all minutes that have not expired");
 }
 
@@ -238,7 +240,7 @@ async fn filters_under_another_secret_are_left_alone() {
     b.filter.rotate(clock.store_time());
     b.record([3]);
     b.ticks(1).await;
-    a.ticks(1).await;
+    a.ticks(33).await;
     assert_eq!(a.stats.unusable(PayloadError::Seed), 1);
     for minute in 2..=31 {
         clock.set(NOW + minute * MINUTE);
@@ -262,7 +264,8 @@ async fn gateways_whose_filters_have_different_sizes_share_them() {
                 let gateways = [start(first).await, start(second).await];
                 gateways[0].record(0..3_000);
                 gateways[1].record(1 << 20..(1 << 20) + 100);
-                for second in 0..15 {
+                // A gateway that seldom writes reads the minute when it has ended.
+                for second in 0..90 {
                     tick(&clock, &gateways).await;
                     if second == 10 {
                         // In filters of different sizes.

@@ -44,6 +44,13 @@ impl Epoch {
         1 << ((packed >> 32) % 32)
     }
 
+    /// The mask of the slots of the live ones of `count` generations before the current one, of an epoch packed by
+    /// [`Self::pack`]. `count` is at most 31.
+    pub(super) fn recent_slots_mask(packed: u64, count: u32) -> u32 {
+        let ones = (1_u32 << count) - 1;
+        ones.rotate_left(((packed >> 32) as u32).wrapping_sub(count) % 32) & packed as u32
+    }
+
     /// The epoch as one word: the current generation in the upper half, the mask of the live slots in the
     /// lower half.
     pub(super) fn pack(self) -> u64 {

@@ -179,3 +179,67 @@ fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     assert!(!filter.contains(1));
     assert_eq!(filter.occupied(), 0);
 }
+
+/// Newcomers are the tokens that the half of the memory before the current generation does not have.
+#[test]
+fn newcomers_are_the_tokens_that_others_may_not_know() {
+    let geometry = sized(10_000, 0.000_1, 30);
+    let filter = Filter::new(geometry, hash_keys(1), START);
+    let first = geometry.index(START);
+    let mut sent = Vec::new();
+    for minute in [0, 0, 1, 16, 31, 47, 48] {
+        filter.rotate(START + minute * MINUTE);
+        filter.record(7);
+        sent.push(filter.take_newcomers(first + minute).len());
+    }
+    assert_eq!(sent, [1, 0, 0, 0, 0, 1, 0]);
+    filter.record(8);
+    filter.rotate(START + 49 * MINUTE);
+    filter.record(9);
+    assert_eq!(filter.take_newcomers(first + 47), [0; 0], "neither current nor previous");
+    assert_eq!(filter.take_newcomers(first + 48), [8], "of the previous generation");
+    assert_eq!(filter.take_newcomers(first + 49), [9]);
+    filter.record(10);
+    filter.rotate(START + 51 * MINUTE);
+    assert_eq!(filter.take_newcomers(first + 51), [0; 0], "10 is two generations old");
+}
+
+#[test]
+fn with_a_memory_of_a_minute_all_tokens_are_newcomers() {
+    let geometry = sized(100, 0.001, 1);
+    let filter = Filter::new(geometry, hash_keys(1), START);
+    for minute in 0..3 {
+        filter.rotate(START + minute * MINUTE);
+        filter.record(7);
+        assert_eq!(filter.take_newcomers(geometry.index(START) + minute), [7]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A filter that learns tokens has the bits of the filter that recorded them, and nothing to write.
+    #[test]
+    fn learned_tokens_equal_recorded_ones(
+        minutes in 1..40_u64,
+        recorded in prop::collection::vec((0..5_u64, any::<u64>()), 0..100),
+    ) {
+        let geometry = sized(200, 0.01, minutes);
+        let [ours, theirs] = [(); 2].map(|()| Filter::new(geometry, hash_keys(1), START));
+        for minute in 0..5 {
+            for filter in [&ours, &theirs] {
+                filter.rotate(START + minute * MINUTE);
+            }
+            let index = geometry.index(START + minute * MINUTE);
+            let tokens: Vec<u64> =
+                recorded.iter().filter(|(at, _)| *at == minute).map(|(_, token)| *token).collect();
+            let new = tokens.iter().filter(|token| theirs.record(**token)).count();
+            prop_assert_eq!(ours.learn(index, &tokens), new > 0);
+            prop_assert!(!ours.learn(index, &tokens) && !ours.take_changed(index));
+        }
+        for index in ours.live_generations() {
+            prop_assert_eq!(ours.export(index), theirs.export(index));
+        }
+        prop_assert!(!ours.learn(*ours.live_generations().end() + 1, &[1]));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::token_log::{LogId, LogOffset, LogPart};
 use crate::{clock::StoreTime, redis::RedisFailure, throttle::payload::PayloadError};
 
 /// The shared filters of one throttle. Each call is one round trip with a timeout.
@@ -40,6 +41,39 @@ pub trait FilterStore {
         payload: &[u8],
         ttl: Duration,
     ) -> Result<CommitOutcome, RedisFailure>;
+
+    /// Reads what follows the offsets in logs of new tokens: a part for each log, and of each the last bytes, at
+    /// most `max_len`, a multiple of 8.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn read_logs(
+        &mut self,
+        logs: &[LogOffset],
+        max_len: usize,
+    ) -> Result<Vec<LogPart>, RedisFailure>;
+
+    /// Appends tokens to a log of at most `max_len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn append_log(
+        &mut self,
+        log: LogId,
+        tokens: &[u8],
+        max_len: usize,
+    ) -> Result<AppendOutcome, RedisFailure>;
+}
+
+/// The reply to [`FilterStore::append_log`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AppendOutcome {
+    /// Appended.
+    Appended,
+    /// The log would be too long: nothing was appended.
+    Full,
 }
 
 /// The reply to [`FilterStore::time`].

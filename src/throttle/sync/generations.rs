@@ -5,12 +5,15 @@ use std::ops::RangeInclusive;
 use super::PayloadVersion;
 
 /// The synchronization state of one generation.
+#[expect(clippy::struct_excessive_bools, reason = "each may be true with any of the others")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GenerationState {
     index: u64,
     /// The version that was last read or written; the filter here has all of its bits.
     pub(super) known: Option<PayloadVersion>,
-    /// True if the filter here may have bits that Redis lacks, or the payload in Redis must be replaced.
+    /// True if the filter here has tokens of the logs that the known version may lack.
+    pub(super) logged: bool,
+    /// True if tokens were recorded here that Redis may lack, or the payload in Redis must be replaced.
     pub(super) dirty: bool,
     /// True if gateways with another configuration wrote the payload in Redis. It is not replaced.
     pub(super) foreign: bool,
@@ -44,38 +47,28 @@ impl GenerationTable {
         self.slots.iter().filter(move |state| live.contains(&state.index))
     }
 
-    /// The generations of `older` to synchronize. First come at most `max_dirty` dirty ones, ordered by their
-    /// last attempt (the oldest attempt first), then by age (the newest generation first). Then come others,
-    /// round-robin: at least one, and enough to bring the total to `at_least`.
-    pub(super) fn select(
-        &mut self,
-        older: RangeInclusive<u64>,
-        max_dirty: usize,
-        at_least: usize,
-    ) -> Vec<u64> {
-        let is_due = |state: &GenerationState| state.dirty && !state.foreign;
-        let mut selected: Vec<u64> =
-            older.clone().rev().filter(|&at| is_due(self.entry(at))).collect();
-        selected.sort_by_key(|&at| self.entry(at).last_attempt);
-        selected.truncate(max_dirty);
-        let others = at_least.saturating_sub(selected.len()).max(1);
-        let not_due = older.clone().filter(|&at| !is_due(self.entry(at))).count();
-        for _ in 0..others.min(not_due) {
-            let mut next = self.last_round_robin;
-            loop {
-                // From the newest to the oldest, then from the newest again.
-                next = next.wrapping_sub(1);
-                if !older.contains(&next) {
-                    next = *older.end();
-                }
-                if !is_due(self.entry(next)) {
-                    break;
-                }
+    /// At most `most` dirty generations of `live`: first the ones that this gateway may write, ordered by their last
+    /// attempt (the oldest attempt first), then by age (the newest generation first).
+    pub(super) fn dirty(&mut self, live: RangeInclusive<u64>, most: usize) -> Vec<u64> {
+        let mut dirty: Vec<u64> = live.rev().filter(|&at| self.entry(at).dirty).collect();
+        dirty.sort_by_key(|&at| {
+            let state = self.entry(at);
+            (state.foreign, state.last_attempt)
+        });
+        dirty.truncate(most);
+        dirty
+    }
+
+    /// The next `count` of these generations, each once, round-robin from the newest to the oldest.
+    pub(super) fn round_robin(&mut self, range: RangeInclusive<u64>, count: usize) -> Vec<u64> {
+        let next = |_| {
+            self.last_round_robin = self.last_round_robin.wrapping_sub(1);
+            if !range.contains(&self.last_round_robin) {
+                self.last_round_robin = *range.end();
             }
-            self.last_round_robin = next;
-            selected.push(next);
-        }
-        selected
+            self.last_round_robin
+        };
+        (0..count.min(range.clone().count())).map(next).collect()
     }
 }
 
@@ -84,30 +77,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_generations_are_selected_round_robin_from_the_newest() {
+    fn generations_are_selected_round_robin_from_the_newest() {
         let mut generations = GenerationTable::default();
         let mut selected = Vec::new();
         for _ in 0..7 {
-            selected.extend(generations.select(100..=102, 2, 0));
+            selected.extend(generations.round_robin(100..=102, 1));
         }
         assert_eq!(selected, [102, 101, 100, 102, 101, 100, 102]);
-        assert_eq!(generations.select(100..=102, 2, 9), [101, 100, 102], "each once");
+        assert_eq!(generations.round_robin(100..=102, 9), [101, 100, 102], "each once");
+        assert_eq!(generations.round_robin(101..=103, 2), [101, 103], "they move on");
     }
 
     #[test]
-    fn dirty_generations_come_first_and_failed_ones_last() {
+    fn dirty_generations_are_the_newest_first_and_failed_ones_last() {
         let mut generations = GenerationTable::default();
         for index in 100..=105 {
             generations.entry(index).dirty = true;
         }
         generations.entry(104).foreign = true;
-        assert_eq!(generations.select(100..=106, 2, 0), [105, 103, 106], "and one round-robin");
+        assert_eq!(generations.dirty(100..=106, 2), [105, 103]);
+        assert_eq!(generations.dirty(100..=106, 9), [105, 103, 102, 101, 100, 104]);
         generations.entry(105).last_attempt = 1;
-        assert_eq!(generations.select(100..=106, 2, 3), [103, 102, 104]);
-        for index in 100..=102 {
-            generations.entry(index).dirty = false;
-        }
-        assert_eq!(generations.select(100..=106, 2, 4), [103, 105, 102, 101]);
+        assert_eq!(generations.dirty(100..=106, 5), [103, 102, 101, 100, 105]);
     }
 
     #[test]

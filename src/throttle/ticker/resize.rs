@@ -16,18 +16,17 @@ const COPY_PART: usize = 1 << 24;
 /// resize.
 const TICKS_KEPT: u64 = 2;
 
-impl Ticker<'_> {
+impl Ticker {
     /// Publishes an empty filter of another size together with the current one, and copies the bits.
     pub(super) async fn resize(&mut self, growth: u32) {
         let before = self.filter();
         let template = Arc::clone(&before);
         // A large allocation takes long, and the filters must be rotated in time.
         let allocated = tokio::task::spawn_blocking(move || template.resized(growth));
-        let (throttle, clock, clock_offset) =
-            (self.throttle, self.clock, self.clock_offset.unwrap_or(0));
+        let clock_offset = self.clock_offset.unwrap_or(0);
         let new = tokio::select! {
             new = allocated => new,
-            () = rotate_continually(throttle, clock, clock_offset) => return,
+            () = rotate_continually(&self.throttle, &self.clock, clock_offset) => return,
         };
         let Ok(new) = new else { return };
         let [from, to] = [&before, &new].map(|filter| filter.geometry().bytes());

@@ -1,7 +1,10 @@
 use super::{
     super::{
         mode::ThrottleMode,
-        sync::{CommitOutcome, PayloadVersion, ReadOutcome, ServerTime},
+        sync::{
+            AppendOutcome, CommitOutcome, LogId, LogOffset, LogPart, PayloadVersion, ReadOutcome,
+            ServerTime,
+        },
         tests::throttle,
     },
     *,
@@ -52,6 +55,23 @@ impl FilterStore for ClockStore {
     ) -> Result<CommitOutcome, RedisFailure> {
         Ok(CommitOutcome::Committed(1))
     }
+
+    async fn read_logs(
+        &mut self,
+        logs: &[LogOffset],
+        _: usize,
+    ) -> Result<Vec<LogPart>, RedisFailure> {
+        Ok(vec![LogPart::default(); logs.len()])
+    }
+
+    async fn append_log(
+        &mut self,
+        _: LogId,
+        _: &[u8],
+        _: usize,
+    ) -> Result<AppendOutcome, RedisFailure> {
+        Ok(AppendOutcome::Appended)
+    }
 }
 
 /// A throttle that is throttling, with token 1 active.
@@ -68,11 +88,11 @@ async fn start_throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
 }
 
 /// A new ticker, loaded.
-async fn new_loaded_ticker<'a>(
-    throttle: &'a Throttle,
-    clock: &'a Clock,
+async fn new_loaded_ticker(
+    throttle: &Arc<Throttle>,
+    clock: &Clock,
     store: &mut ClockStore,
-) -> Ticker<'a> {
+) -> Ticker {
     let mut ticker = Ticker::new(throttle, clock, FilterSharing::Shared);
     ticker.load(store).await.unwrap();
     ticker

@@ -59,8 +59,11 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     let redis = RedisServer::start();
     let mut fleet = ThrottleFleet::on_redis(&redis, 2, SETTINGS);
     fleet.fill("user", 65);
-    // Some tokens in an older minute, some in the current one.
-    fleet.advance(3 * MINUTE);
+    // Some tokens in an older minute, some in the current one. Step by step: a gateway whose write conflicted may
+    // write a minute some ticks later.
+    for _ in 0..90 {
+        fleet.tick();
+    }
     ask_at_every_gateway(&fleet, "user", 40);
     fleet.tick();
     drop(fleet.gateways.remove(0));
@@ -154,7 +157,9 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
     let redis = RedisServer::start();
     let fleet = ThrottleFleet::on_redis(&redis, 2, SETTINGS);
     fleet.fill("user", 65);
-    let minutes: Vec<String> = redis.command(&["KEYS", "tidegate:{throttle}:[0-9]*"]);
+    let mut minutes: Vec<String> = redis.command(&["KEYS", "tidegate:{throttle}:[0-9]*"]);
+    // Not the logs of a minute.
+    minutes.retain(|key| !key.contains(":log:"));
     assert!(!minutes.is_empty());
     for (corruption, reason) in [
         (vec!["HSET", "KEY", "value", ""], "malformed"),
@@ -197,7 +202,7 @@ fn redis_stores_no_token() {
         assert!(!key.contains(secret));
         let ttl: i64 = redis.command(&["PTTL", key]);
         // The probe's key is short-lived: it may have expired since `KEYS`.
-        if ttl == -2 && key.ends_with(":probe") {
+        if ttl != -1 && key.ends_with(":probe") {
             continue;
         }
         assert!(ttl > 0, "{key} does not expire");

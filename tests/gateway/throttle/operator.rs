@@ -233,7 +233,10 @@ fn filters_grow_beyond_their_capacity_and_keep_all_users() {
     assert!(active.abs_diff(700) < 60, "the estimate does not grow: {state}");
     put_mode(&fleet.gateways[0], "on");
     fleet.ask_all(tokens("user", 700), 200);
-    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429);
+    // The first minute was filled at the smaller size, so that a few newcomers pass as active.
+    let is_refused = |token: &String| fleet.ask(0, token, "/a").status == 429;
+    let refused = tokens("newcomer", 30).filter(is_refused).count();
+    assert!(refused >= 15, "{refused}");
 }
 
 #[test]

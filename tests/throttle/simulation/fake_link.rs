@@ -10,7 +10,13 @@ use testkit::random::SplitMix64;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,
-    throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
+    throttle::{
+        payload::PayloadError,
+        sync::{
+            AppendOutcome, CommitOutcome, FilterStore, LogId, LogOffset, LogPart, PayloadVersion,
+            ReadOutcome, ServerTime,
+        },
+    },
 };
 
 use super::virtual_time::VirtualTime;
@@ -29,28 +35,107 @@ pub(crate) struct Faults {
     pub(crate) outage: (StoreTime, StoreTime),
 }
 
+/// The time that a gateway's own work on values takes, in µs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// To unpack and merge a value that was read.
+    pub(crate) merge: u64,
+    /// To cut a generation out and pack it, before a commit.
+    pub(crate) pack: u64,
+}
+
+/// What the store did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) calls: u64,
+    pub(crate) values_read: u64,
+    pub(crate) values_written: u64,
+    pub(crate) log_read: u64,
+    pub(crate) log_written: u64,
+    pub(crate) commits: u64,
+    pub(crate) conflicts: u64,
+}
+
+impl Usage {
+    /// The usage since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            calls: self.calls - before.calls,
+            values_read: self.values_read - before.values_read,
+            values_written: self.values_written - before.values_written,
+            log_read: self.log_read - before.log_read,
+            log_written: self.log_written - before.log_written,
+            commits: self.commits - before.commits,
+            conflicts: self.conflicts - before.conflicts,
+        }
+    }
+}
+
 pub(crate) struct FakeStore<'a> {
     pub(crate) time: &'a VirtualTime,
     pub(crate) faults: Cell<Faults>,
+    pub(crate) work: Cell<Work>,
+    pub(crate) usage: Cell<Usage>,
     pub(crate) commits: RefCell<Vec<StoreTime>>,
-    pub(crate) conflicts: Cell<u64>,
     minutes: RefCell<BTreeMap<u64, (u64, Vec<u8>)>>,
+    logs: RefCell<BTreeMap<[u64; 3], FakeLog>>,
 }
+
+/// A log, and the time of the last append.
+#[derive(Default)]
+pub(crate) struct FakeLog {
+    pub(crate) bytes: Vec<u8>,
+    at: StoreTime,
+}
+
+impl FakeLog {
+    /// As the script `read_logs` does for one log.
+    pub(crate) fn read(&self, offset: u64, max_len: usize) -> LogPart {
+        let length = self.bytes.len() as u64 / 8 * 8;
+        let start = if offset > length { 0 } else { offset };
+        let start = start.max(length.saturating_sub(max_len as u64));
+        LogPart { start, bytes: self.bytes[start as usize..length as usize].to_vec() }
+    }
+
+    /// As the script `append_log` does.
+    pub(crate) fn append(&mut self, tokens: &[u8], max_len: usize) -> AppendOutcome {
+        if !self.bytes.len().is_multiple_of(8) {
+            self.bytes.clear();
+        }
+        if self.bytes.len() + tokens.len() > max_len {
+            return AppendOutcome::Full;
+        }
+        self.bytes.extend_from_slice(tokens);
+        AppendOutcome::Appended
+    }
+}
+
+/// Time for which a log is kept after the last append, in ms.
+const LOG_TTL: u64 = 130_000;
 
 impl<'a> FakeStore<'a> {
     pub(crate) fn new(time: &'a VirtualTime, faults: Faults) -> Self {
         Self {
             time,
             faults: Cell::new(faults),
+            work: Cell::default(),
+            usage: Cell::default(),
             commits: RefCell::default(),
-            conflicts: Cell::new(0),
             minutes: RefCell::default(),
+            logs: RefCell::default(),
         }
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Usage)) {
+        let mut usage = self.usage.get();
+        add(&mut usage);
+        self.usage.set(usage);
     }
 
     /// Removes everything, as a restart without data does.
     pub(crate) fn flush(&self) {
         self.minutes.borrow_mut().clear();
+        self.logs.borrow_mut().clear();
     }
 
     /// Evicts one minute, as a full Redis does.
@@ -59,6 +144,10 @@ impl<'a> FakeStore<'a> {
         let at = rng.below(minutes.len().max(1) as u64) as usize;
         if let Some(&minute) = minutes.keys().nth(at) {
             minutes.remove(&minute);
+        }
+        // A log is as likely to be evicted as a minute.
+        if rng.one_in(2) {
+            self.logs.borrow_mut().pop_last();
         }
     }
 }
@@ -73,7 +162,11 @@ pub(crate) struct FakeLink<'a> {
     pub(crate) most_calls: usize,
 }
 
-impl FakeLink<'_> {
+impl<'a> FakeLink<'a> {
+    pub(crate) fn new(store: &'a FakeStore<'a>, gateway: u64, rng: SplitMix64) -> Self {
+        Self { store, gateway, rng, calls: 0, most_calls: 0 }
+    }
+
     /// One network latency, 0.5 to 4 ms.
     async fn sleep_latency(&mut self) {
         let latency = 500 + self.rng.below(3_500);
@@ -89,6 +182,7 @@ impl FakeLink<'_> {
         if out || self.rng.one_in(faults.lost_calls) {
             return Err(RedisFailure::Io);
         }
+        self.store.count(|usage| usage.calls += 1);
         let reply = work(self);
         self.sleep_latency().await;
         if self.rng.one_in(faults.lost_replies) {
@@ -114,21 +208,27 @@ impl FilterStore for FakeLink<'_> {
         &mut self,
         minute: u64,
         known: Option<PayloadVersion>,
-        _max_len: usize,
+        max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
-        self.call(|link| match link.store.minutes.borrow().get(&minute) {
+        let reply = self.call(|link| match link.store.minutes.borrow().get(&minute) {
             None => ReadOutcome::Absent,
             Some((ts, payload)) => {
                 let version = PayloadVersion { timestamp: *ts, len: payload.len() as u64 };
-                let is_known = known == Some(version);
-                if is_known {
-                    ReadOutcome::Unchanged
-                } else {
-                    ReadOutcome::Value(version, payload.clone())
+                if known == Some(version) {
+                    return ReadOutcome::Unchanged;
                 }
+                if payload.len() > max_len {
+                    return ReadOutcome::Unusable(PayloadError::TooLong, Some(version));
+                }
+                link.store.count(|usage| usage.values_read += 1);
+                ReadOutcome::Value(version, payload.clone())
             }
-        })
-        .await
+        });
+        let reply = reply.await?;
+        if matches!(reply, ReadOutcome::Value(..)) {
+            self.store.time.sleep(self.store.work.get().merge).await;
+        }
+        Ok(reply)
     }
 
     async fn commit(
@@ -138,19 +238,62 @@ impl FilterStore for FakeLink<'_> {
         payload: &[u8],
         _ttl: Duration,
     ) -> Result<CommitOutcome, RedisFailure> {
+        self.store.time.sleep(self.store.work.get().pack).await;
         self.call(|link| {
             let store = link.store;
+            store.count(|usage| usage.values_written += 1);
             let mut minutes = store.minutes.borrow_mut();
             let current = minutes.get(&minute).map(|(ts, _)| *ts);
             if current != expected || link.is_conflicting(minute) {
-                store.conflicts.set(store.conflicts.get() + 1);
+                store.count(|usage| usage.conflicts += 1);
                 return CommitOutcome::Conflict;
             }
             let ts = store.time.now().as_unix_ms().max(current.unwrap_or(0) + 1);
             minutes.insert(minute, (ts, payload.to_vec()));
+            store.count(|usage| usage.commits += 1);
             store.commits.borrow_mut().push(store.time.now());
             CommitOutcome::Committed(ts)
         })
         .await
     }
+    async fn read_logs(
+        &mut self,
+        logs: &[LogOffset],
+        max_len: usize,
+    ) -> Result<Vec<LogPart>, RedisFailure> {
+        self.call(|link| {
+            let kept = link.store.logs.borrow();
+            let read = |known: &LogOffset| {
+                let empty = FakeLog::default();
+                let log = kept.get(&log_key(known.log)).unwrap_or(&empty);
+                let part = log.read(known.offset, max_len);
+                link.store.count(|usage| usage.log_read += part.bytes.len() as u64);
+                part
+            };
+            logs.iter().map(read).collect()
+        })
+        .await
+    }
+
+    async fn append_log(
+        &mut self,
+        log: LogId,
+        tokens: &[u8],
+        max_len: usize,
+    ) -> Result<AppendOutcome, RedisFailure> {
+        self.call(|link| {
+            let (mut logs, now) = (link.store.logs.borrow_mut(), link.store.time.now());
+            logs.retain(|_, log| log.at + LOG_TTL > now);
+            let log = logs.entry(log_key(log)).or_default();
+            link.store.count(|usage| usage.log_written += tokens.len() as u64);
+            log.at = now;
+            log.append(tokens, max_len)
+        })
+        .await
+    }
+}
+
+/// The key of a log. The one that was sent last comes last.
+fn log_key(log: LogId) -> [u64; 3] {
+    [log.sent, log.minute, log.group]
 }

@@ -74,6 +74,23 @@ impl FilterStore for PayloadStore<'_> {
         payloads.insert(minute, (timestamp, payload.to_vec()));
         Ok(CommitOutcome::Committed(timestamp))
     }
+
+    async fn read_logs(
+        &mut self,
+        logs: &[LogOffset],
+        _: usize,
+    ) -> Result<Vec<LogPart>, RedisFailure> {
+        Ok(vec![LogPart::default(); logs.len()])
+    }
+
+    async fn append_log(
+        &mut self,
+        _: LogId,
+        _: &[u8],
+        _: usize,
+    ) -> Result<AppendOutcome, RedisFailure> {
+        Ok(AppendOutcome::Full)
+    }
 }
 
 #[tokio::test]
@@ -160,7 +177,8 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
                 }
             }
         }
-        for _ in 0..6 {
+        // Without logs, tokens are known with the next write of their generation, which conflicts delay.
+        for _ in 0..70 {
             clock.set(clock.store_time() + 1_000);
             for ticker in &mut tickers {
                 let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };

@@ -1,0 +1,221 @@
+-- Exchanges a gateway's counts of tickets with the waiting room of all gateways. Once a second, it moves the frontier,
+-- up to which tickets are admitted, over as many counted tickets as there are free places. The twin of
+-- src/throttle/waiting_room/state.rs.
+--
+-- KEYS[1]  the state: a hash. Times are ms; `frontier` is a place, in us
+-- KEYS[2]  the counts of the epoch before ARGV[2]: a hash of numbers of tickets by interval, and `base`, the second
+--          from which intervals are measured
+-- KEYS[3]  the counts of the epoch ARGV[2]
+-- ARGV[1]  now in ms, which only tests pass; 0: this server's clock
+-- ARGV[2]  the epoch; ARGV[3] its length, in s
+-- ARGV[4]  the gateway's standing: 0 silent, 1 calm, 2 throttling by its operator, 3 throttling by its users
+-- ARGV[5]  the number of active users; -1: not known; ARGV[6] the number that may be active
+-- ARGV[7]  the gateway's own frontier; a lost state begins with it
+-- ARGV[8]  how long a granted place is kept for its user, in ms
+-- ARGV[9]  the TTL of the state, in s
+-- ARGV[10] how far the frontier stays behind while all users are admitted, in ms: the longest head start
+-- ARGV[11] the number of counts for KEYS[2]; then each count: the second of its interval, and the tickets; then the
+--          counts for KEYS[3]
+-- Returns  an array of nine: frontier, base of the next epoch, time of the last standing 3, time at which all users were
+--          last admitted, now, exchanges in the last step, places granted in all, places kept now, and the waiting
+--          tickets by place as SECOND:TICKETS,...
+local call = redis.call
+local floor = math.floor
+local NEW, MAX_DISTANCE = 1000, 131071
+local STEP, SETTLE, REPORT_VALID, GAP = 1000, 3000, 3000, 5000
+local PERIODS, GROWTH = 16, 1.1
+
+local function number(text)
+  local value = tonumber(text or 0)
+  if not value or not (value >= 0 and value < 9007199254740992) then return 0 end
+  return floor(value)
+end
+local function digits(value) return string.format('%.0f', value) end
+
+-- Deletes a key that another program has overwritten, so that it can be written again.
+for _, key in ipairs(KEYS) do
+  local kind = call('TYPE', key).ok
+  if kind ~= 'hash' and kind ~= 'none' then call('DEL', key) end
+end
+
+local now = ARGV[1] + 0
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+end
+local epoch, length, standing, active = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
+local max_active, own, grant = ARGV[6] + 0, ARGV[7] + 0, ARGV[8] + 0
+local head_start = ARGV[10] + 0
+
+local fields = call('HGETALL', KEYS[1])
+local state = {}
+for at = 1, #fields, 2 do state[fields[at]] = fields[at + 1] end
+if #fields == 0 then
+  local is_lost = standing >= 2 and floor(own / 1000000) < epoch * length
+  state = {frontier = own, complete_from = is_lost and epoch + 2 or 0}
+end
+local frontier = math.min(number(state.frontier), now * 1000)
+local newest = number(state.epoch)
+newest = newest > epoch + 1 and epoch or math.max(newest, epoch)
+local next_epoch, next_base = number(state.next_epoch), number(state.next_base)
+local throttled_at, demanded_at = number(state.throttled_at), number(state.demanded_at)
+local calm_at = number(state.calm_at)
+local calls = number(state.calls) + 1
+local gateways, granted, pending = number(state.gateways), number(state.granted), number(state.pending)
+local profile, grants = state.profile or '', state.grants or ''
+local moved_at, held_until = number(state.moved_at), number(state.held_until)
+local known = state.active and state.active ~= '' and number(state.active) or -1
+known = math.max(known, active)
+
+-- The counts of an epoch.
+local function interval(index, base, second)
+  local start = index * length
+  if second >= start then return NEW + math.min(second - start, length - 1) end
+  local distance = math.min(math.max(second - base, 0), MAX_DISTANCE)
+  local shift = 0
+  while floor(distance / 2 ^ shift) >= 128 do shift = shift + 1 end
+  return shift * 64 + floor(distance / 2 ^ shift)
+end
+local function add(key, index, from, to)
+  local base = call('HGET', key, 'base')
+  if not base then
+    base = next_epoch == index and next_base or floor(frontier / 1000000)
+    call('HSET', key, 'base', digits(base))
+    call('EXPIRE', key, length * 3 + 10)
+  end
+  base = number(base)
+  for at = from, to, 2 do
+    call('HINCRBY', key, digits(interval(index, base, ARGV[at] + 0)), ARGV[at + 1])
+  end
+end
+local first = 12
+local middle = first + ARGV[11] * 2
+add(KEYS[3], epoch, first, first - 1)
+add(KEYS[2], math.max(epoch - 1, 0), first, middle - 1)
+add(KEYS[3], epoch, middle, #ARGV)
+
+local is_calm = false
+if standing == 1 then
+  is_calm = throttled_at > now or now - throttled_at > REPORT_VALID
+elseif standing >= 2 then
+  throttled_at = now
+  if standing == 3 then demanded_at = now end
+end
+
+-- The intervals with tickets of one hash, in the order of places.
+local function read(intervals, key, index, from)
+  local all = call('HGETALL', key)
+  local base, ids, counts, start = 0, {}, {}, index * length
+  for at = 1, #all, 2 do
+    if all[at] == 'base' then
+      base = number(all[at + 1])
+    else
+      local id = number(all[at])
+      if id >= from and id < NEW + length then
+        ids[#ids + 1], counts[id] = id, number(all[at + 1])
+      end
+    end
+  end
+  table.sort(ids)
+  for _, id in ipairs(ids) do
+    local low, high
+    if id >= NEW then
+      low = start + id - NEW
+      high = low + 1
+    else
+      local shift = math.min(math.max(floor(id / 64) - 1, 0), 10)
+      low = base + (id - shift * 64) * 2 ^ shift
+      high = math.min(low + 2 ^ shift, start)
+      low = math.min(low, high - 1)
+    end
+    intervals[#intervals + 1] = {low, high, counts[id]}
+  end
+end
+
+-- Moves the frontier over at most `free` tickets from before `settled`; returns the places that are left.
+local function walk(free, settled)
+  local intervals = {}
+  read(intervals, KEYS[2], math.max(epoch - 1, 0), 0)
+  read(intervals, KEYS[3], epoch, NEW)
+  local left, waiting, shown, last, first_waiting = free, 0, 0, 0, nil
+  local points = {}
+  for _, own_interval in ipairs(intervals) do
+    local low_second, high_second, tickets = own_interval[1], own_interval[2], own_interval[3]
+    local low, high = low_second * 1000000, high_second * 1000000
+    if high > frontier and tickets > 0 then
+      local width, from = high - low, math.max(low, frontier)
+      local rest = tickets * (high - from) / width
+      if left > 0 and high_second <= settled then
+        if rest <= left then
+          left, frontier, rest = left - rest, high, 0
+        else
+          frontier, left = from + floor(left * width / tickets), 0
+          rest = tickets * math.max(high - frontier, 0) / width
+        end
+      end
+      if rest > 0 then
+        first_waiting = first_waiting or low_second
+        waiting, last = waiting + rest, high_second
+        if waiting >= shown * GROWTH + 1 then
+          shown = waiting
+          points[#points + 1] = digits(high_second) .. ':' .. digits(floor(waiting))
+        end
+      end
+    end
+  end
+  if waiting > shown and waiting >= 1 then
+    points[#points + 1] = digits(last) .. ':' .. digits(floor(waiting))
+  end
+  profile = table.concat(points, ',')
+  if next_epoch ~= epoch + 1 then
+    local front = floor(frontier / 1000000)
+    local earliest = floor(math.max(now - head_start, 0) / 1000)
+    next_epoch, next_base = epoch + 1, math.max(math.min(first_waiting or front, earliest), front)
+  end
+  return left
+end
+
+if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
+  local gap = now - moved_at
+  if moved_at > 0 and gap > GAP then held_until = now + math.min(gap, grant) end
+  held_until = math.min(held_until, now + grant)
+  moved_at, gateways, calls = now, calls, 0
+  local period_length = math.max(math.ceil(grant / PERIODS), 1)
+  local period, kept = floor(now / period_length), {}
+  pending = 0
+  local current = 0
+  for at, places in string.gmatch(grants, '(%d+):(%d+)') do
+    at, places = number(at), number(places)
+    if at <= period and at + PERIODS >= period then
+      pending = pending + places
+      if at == period then current = current + places
+      else kept[#kept + 1] = digits(at) .. ':' .. digits(places) end
+    end
+  end
+  if is_calm then
+    calm_at = now
+    frontier = math.max(frontier, math.max(now - head_start, 0) * 1000)
+  end
+  local free = 0
+  local is_settled = now >= epoch * length * 1000 + SETTLE
+  local has_counts = epoch >= number(state.complete_from) and is_settled and now >= held_until
+  if known >= 0 and has_counts and not is_calm then
+    free = math.max(max_active - known - pending, 0)
+  end
+  local new = math.ceil(free - walk(free, floor(math.max(now - SETTLE, 0) / 1000)))
+  granted, pending, current = granted + new, pending + new, current + new
+  if current > 0 then kept[#kept + 1] = digits(period) .. ':' .. digits(current) end
+  grants = table.concat(kept, ',')
+  known = -1
+end
+
+call('HSET', KEYS[1], 'frontier', digits(frontier), 'epoch', digits(newest),
+  'complete_from', digits(number(state.complete_from)), 'next_epoch', digits(next_epoch),
+  'next_base', digits(next_base), 'moved_at', digits(moved_at), 'held_until', digits(held_until),
+  'throttled_at', digits(throttled_at), 'demanded_at', digits(demanded_at), 'calm_at', digits(calm_at),
+  'active', known >= 0 and digits(known) or '', 'calls', digits(calls), 'gateways', digits(gateways),
+  'granted', digits(granted), 'pending', digits(pending), 'grants', grants, 'profile', profile)
+call('EXPIRE', KEYS[1], ARGV[9])
+local base = next_epoch == epoch + 1 and next_base or floor(frontier / 1000000)
+return {digits(frontier), digits(base), digits(demanded_at), digits(calm_at), digits(now), digits(gateways),
+  digits(granted), digits(pending), profile}

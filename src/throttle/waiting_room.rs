@@ -1,0 +1,303 @@
+//! The waiting room: users that the throttle does not admit wait in the order of their arrival, and are admitted as
+//! places become free.
+//!
+//! # What it promises
+//!
+//! - Tickets are admitted in the order of their places, to the second, at all gateways. A place is the time of arrival,
+//!   less a [`HeadStart`].
+//! - No more tickets are admitted than there are free places: `max_active`, less the active users, less the places
+//!   that were granted to users who may not be active yet.
+//! - A ticket admits one token. Its holder must ask at least once in each half of `ticket_ttl`, so a ticket that
+//!   was given up holds up no other for longer than `ticket_ttl`.
+//! - Memory and the work in Redis are constant, whatever the number of waiting users: clients carry their places.
+//!
+//! # How
+//!
+//! A request that is refused gets a [`ticket`]: its place in the queue, which is the time of its arrival. The ticket
+//! is sent back with the next request. Each gateway counts the tickets that ask in each half of `ticket_ttl`, an
+//! [`RoomEpoch`], by intervals of places ([`counts`], [`place`]). Once a second it adds its counts to those of all gateways
+//! and reads the frontier ([`state`], in Redis `lua/waiting_room.lua`): tickets up to it are admitted.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`ticket`] | signing and reading tickets |
+//! | [`place`] | places, epochs, and the intervals in which tickets are counted |
+//! | [`counts`] | the counts of one gateway |
+//! | [`state`] | the shared state: counts, granted places, frontier. Pure |
+//! | `view` | what workers read: the frontier, a ticket's place and its expected wait |
+//! | `redis` | the shared state in Redis |
+//! | `ticker` | the exchange once a second, and what a gateway does without Redis |
+
+pub mod counts;
+pub mod place;
+mod redis;
+pub mod state;
+mod ticker;
+pub mod ticket;
+mod view;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use self::{
+    counts::EpochCounts,
+    ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
+};
+pub use self::{
+    place::{QueueTime, RoomEpoch},
+    redis::RedisRoomStore,
+    ticker::{RoomStore, RoomTick, RoomTicker},
+    view::RoomView,
+};
+use crate::{clock::StoreTime, counter::Counter, redis::RedisFailure, secret::SharedSecret};
+
+/// Time after which a token is known to be active at all gateways, in ms.
+const KNOWN_ELSEWHERE: u64 = 5_000;
+
+/// How far the clocks of two gateways may differ, in seconds.
+const MAX_SKEW: u64 = 2;
+
+/// The compiled `throttle.waiting_room` section of the configuration, as far as the room itself needs it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RoomSettings {
+    /// Time after which a ticket expires if its holder does not ask, in ms.
+    pub ticket_ttl: u64,
+}
+
+impl RoomSettings {
+    /// The length of an epoch in seconds: a ticket that asks in each of them is valid for `ticket_ttl`.
+    pub fn epoch_length(self) -> u64 {
+        (self.ticket_ttl / 2_000).max(1)
+    }
+
+    /// A head start in seconds.
+    pub fn seconds(self, head_start: HeadStart) -> u64 {
+        head_start.0 * self.ticket_ttl / 1_000
+    }
+
+    /// The longest time between two requests of a client that does as it is asked, in seconds.
+    fn max_retry(self) -> u64 {
+        (self.ticket_ttl / 3_000).max(1)
+    }
+
+    /// Time for which a granted place is kept for its user, in ms: until its ticket has expired, or the user is
+    /// counted as active everywhere.
+    pub fn grant(self) -> u64 {
+        self.ticket_ttl + KNOWN_ELSEWHERE
+    }
+}
+
+/// The place of a caller that waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WaitingPlace {
+    /// The ticket to send back.
+    pub ticket: [u8; TICKET_LEN],
+    /// The position in the queue, from 1.
+    pub place: u64,
+    /// The expected wait in seconds, at least 1.
+    pub expected_wait: u64,
+    /// When to ask again, in seconds, at least 1.
+    pub retry_after: u64,
+    /// True if the caller sent no usable ticket.
+    pub is_new: bool,
+    /// Why the ticket that the caller sent was replaced.
+    pub fault: Option<TicketFault>,
+}
+
+impl WaitingPlace {
+    /// The ticket as text.
+    pub fn ticket(&self) -> &str {
+        std::str::from_utf8(&self.ticket).unwrap_or_default()
+    }
+}
+
+/// By how much earlier than it arrives a caller joins the queue, in lifetimes of a ticket. It overtakes the callers that
+/// arrived within that time before it, and no others, so all of them are admitted in the end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct HeadStart(pub u64);
+
+/// The answer to a caller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RoomAnswer {
+    /// It is its turn.
+    Admitted,
+    /// It waits.
+    Waiting(WaitingPlace),
+}
+
+/// Counters of the exchange with Redis. One thread writes them, any thread may read them.
+#[derive(Debug, Default)]
+pub struct RoomStats {
+    /// Commands sent to Redis.
+    pub calls: Counter,
+    failures: [Counter; RedisFailure::ALL.len()],
+}
+
+impl RoomStats {
+    /// Number of exchanges that failed with this kind of failure.
+    pub fn failures(&self, failure: RedisFailure) -> u64 {
+        self.failures[failure.index()].get()
+    }
+}
+
+/// The waiting room of a process.
+pub struct WaitingRoom {
+    settings: RoomSettings,
+    key: TicketKey,
+    counts: ArcSwap<EpochCounts>,
+    view: ArcSwap<RoomView>,
+    is_closed: AtomicBool,
+    /// The shared state, until the control loop takes it.
+    store: Mutex<Option<RedisRoomStore>>,
+    /// Counters of the exchange.
+    pub stats: RoomStats,
+}
+
+impl WaitingRoom {
+    /// An empty room at `now`. Gateways with the same `secret` accept each other's tickets.
+    pub fn new(settings: RoomSettings, secret: &SharedSecret, now: StoreTime) -> Arc<Self> {
+        let second = now.as_unix_ms() / 1_000;
+        let epoch = RoomEpoch::at(second, settings.epoch_length());
+        Arc::new(Self {
+            settings,
+            key: TicketKey::new(secret.for_tickets()),
+            counts: ArcSwap::from_pointee(EpochCounts::new(epoch, second)),
+            view: ArcSwap::from_pointee(RoomView::new(now)),
+            is_closed: AtomicBool::new(false),
+            store: Mutex::default(),
+            stats: RoomStats::default(),
+        })
+    }
+
+    /// Shares the room through `store`, once the control loop of the throttle begins.
+    pub fn share(&self, store: RedisRoomStore) {
+        *self.store.lock() = Some(store);
+    }
+
+    /// The store that [`Self::share`] has set.
+    pub(super) fn take_store(&self) -> Option<RedisRoomStore> {
+        self.store.lock().take()
+    }
+
+    /// The settings, which only a restart changes.
+    pub fn settings(&self) -> RoomSettings {
+        self.settings
+    }
+
+    /// The state as of the last exchange.
+    pub fn view(&self) -> Arc<RoomView> {
+        self.view.load_full()
+    }
+
+    /// True if the operator has closed the room: it gives out tickets, and admits none.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Closes the room, at once.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens the room again, at once.
+    pub fn open(&self) {
+        self.is_closed.store(false, Ordering::Relaxed);
+    }
+
+    /// Answers the caller `holder`, the keyed hash of its token, that sent this ticket. `now` is the time by the
+    /// filters' clock.
+    pub fn ask(
+        &self,
+        holder: u64,
+        sent: Option<&[u8]>,
+        head_start: HeadStart,
+        now: StoreTime,
+    ) -> RoomAnswer {
+        let second = now.as_unix_ms() / 1_000;
+        let (counts, view) = (self.counts.load(), self.view.load());
+        let epoch = counts.epoch();
+        let found = sent.map(|text| self.verify(text, holder, second, epoch));
+        let (ticket, fault) = match found {
+            Some(Ok(ticket)) if view.admits(ticket.queued_at) && !self.is_closed() => {
+                return RoomAnswer::Admitted;
+            }
+            Some(Ok(ticket)) => (Some(ticket), None),
+            Some(Err(fault)) => (None, Some(fault)),
+            None => (None, None),
+        };
+        let (opened, is_new) = (ticket, ticket.is_none());
+        let counted_at = counting_time(epoch, second);
+        let mut ticket = ticket.unwrap_or_else(|| {
+            let earlier = self.settings.seconds(head_start);
+            // Behind the frontier, a ticket would be admitted without a free place.
+            let first = view.frontier().second() + 1;
+            self.key.issue(holder, second.saturating_sub(earlier).max(first).min(second), 0)
+        });
+        if u64::from(ticket.counted_at) < epoch.start() {
+            let queued_at = ticket.queued_at.second();
+            if is_new && queued_at < epoch.start() {
+                counts.count_early(holder, queued_at);
+            } else {
+                counts.count(holder, queued_at);
+            }
+            ticket.counted_at = counted_at;
+        }
+        let place = view.place(ticket.queued_at);
+        let expected_wait = view.expected_wait(place);
+        RoomAnswer::Waiting(WaitingPlace {
+            ticket: match sent.and_then(|text| text.try_into().ok()) {
+                // A ticket has one text: signing it again would give the same.
+                Some(text) if opened == Some(ticket) => text,
+                _ => self.key.seal(ticket, holder),
+            },
+            place,
+            expected_wait,
+            retry_after: self.retry_after(holder, expected_wait),
+            is_new,
+            fault,
+        })
+    }
+
+    /// Verifies a ticket at the time `second`.
+    fn verify(
+        &self,
+        text: &[u8],
+        holder: u64,
+        second: u64,
+        epoch: RoomEpoch,
+    ) -> Result<Ticket, TicketFault> {
+        let ticket = self.key.open(text, holder)?;
+        let latest = second + MAX_SKEW;
+        let counted_at = u64::from(ticket.counted_at);
+        // Another gateway may have begun the next epoch already.
+        if ticket.queued_at.second() > latest || counted_at > latest + epoch.length {
+            return Err(TicketFault::Future);
+        }
+        if counted_at < epoch.previous().start() {
+            return Err(TicketFault::Expired);
+        }
+        Ok(ticket)
+    }
+
+    /// When a caller is to ask again, in seconds: earlier near the front of the queue, and at different times for
+    /// different callers.
+    fn retry_after(&self, holder: u64, expected_wait: u64) -> u64 {
+        let longest = self.settings.max_retry();
+        let retry = (expected_wait / 4).clamp(3.min(longest), longest);
+        retry - holder % (retry / 3 + 1)
+    }
+}
+
+/// The time that a ticket gets when it is counted in `epoch`, in seconds: one within the epoch.
+fn counting_time(epoch: RoomEpoch, second: u64) -> u32 {
+    let last = epoch.start() + epoch.length - 1;
+    second.clamp(epoch.start(), last).try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

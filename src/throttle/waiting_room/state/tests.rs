@@ -1,0 +1,168 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LENGTH: u64 = 30;
+/// The start of an epoch.
+const START: u64 = 1_700_000_010 / LENGTH * LENGTH;
+
+fn time(second: u64) -> StoreTime {
+    StoreTime::from_unix_ms((START + second) * 1_000)
+}
+
+/// A call at `second` after the start, with tickets of (second, number) for the epoch of `second`.
+fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
+    let count = |(second, tickets): &(u64, u64)| IntervalCount {
+        second: START + second,
+        tickets: *tickets,
+    };
+    RoomCall {
+        epoch: RoomEpoch::at(START + second, LENGTH),
+        counted: [vec![], tickets.iter().map(count).collect()],
+        standing: Standing::Demanded,
+        active,
+        max_active: 100,
+        frontier: QueueTime::of_second(START),
+        grant: 65_000,
+        head_start: 0,
+        share: 1,
+    }
+}
+
+fn micros(second: u64) -> QueueTime {
+    QueueTime::of_second(START + second)
+}
+
+/// A state whose epoch has 10 tickets in each of the seconds 0 to 4.
+fn filled() -> RoomState {
+    let mut state = RoomState::default();
+    let tickets: Vec<_> = (0..5).map(|second| (second, 10)).collect();
+    state.exchange(&call(5, &tickets, None), time(5));
+    state
+}
+
+#[test]
+fn the_frontier_passes_as_many_tickets_as_there_are_places() {
+    let mut state = filled();
+    let reply = state.exchange(&call(8, &[], Some(85)), time(8));
+    assert_eq!(reply.frontier, QueueTime::from_micros(micros(1).as_micros() + 500_000));
+    assert_eq!((reply.granted, reply.pending, reply.waiting()), (15, 15, 35));
+    // The places stay taken until their users are counted as active, or the time has passed.
+    let reply = state.exchange(&call(9, &[], Some(85)), time(9));
+    assert_eq!((reply.granted, reply.waiting()), (15, 35));
+    let reply = state.exchange(&call(10, &[], Some(80)), time(10));
+    assert_eq!((reply.granted, reply.frontier), (20, micros(2)));
+}
+
+#[test]
+fn the_frontier_moves_once_a_second_for_all_gateways() {
+    let mut state = filled();
+    for gateway in 0..5 {
+        let reply = state.exchange(&call(8, &[], Some(90 - gateway)), time(8));
+        assert_eq!((reply.granted, reply.frontier), (10, micros(1)));
+    }
+    // The largest number of active users since then counts: 89.
+    let reply = state.exchange(&call(9, &[], Some(70)), time(9));
+    assert_eq!((reply.granted, reply.gateways), (11, 5));
+}
+
+#[test]
+fn young_tickets_are_not_passed_before_all_counts_have_arrived() {
+    let mut state = filled();
+    let reply = state.exchange(&call(6, &[], Some(0)), time(6));
+    assert_eq!((reply.frontier, reply.granted), (micros(3), 30));
+    let reply = state.exchange(&call(9, &[], Some(0)), time(9));
+    assert_eq!((reply.frontier, reply.granted, reply.waiting()), (micros(5), 50, 0));
+}
+
+#[test]
+fn tickets_that_no_longer_ask_hold_up_no_other() {
+    let mut state = filled();
+    // In the next epoch only those of the second 4 ask; those of the first four seconds were given up.
+    let mut reply = RoomReply::default();
+    for second in 6..65 {
+        let tickets: &[_] = if second == 35 { &[(4, 10)] } else { &[] };
+        reply = state.exchange(&call(second, tickets, None), time(second));
+    }
+    assert_eq!(reply.waiting(), 10);
+    let reply = state.exchange(&call(66, &[], Some(95)), time(66));
+    assert_eq!(reply.granted, 5);
+    assert!(reply.frontier > micros(4) && reply.frontier < micros(5), "{reply:?}");
+}
+
+#[test]
+fn everyone_is_admitted_once_no_gateway_throttles() {
+    let mut state = filled();
+    let calm = |second| RoomCall { standing: Standing::Calm, ..call(second, &[], Some(5)) };
+    let reply = state.exchange(&calm(6), time(6));
+    assert!(reply.frontier < micros(6), "another gateway throttles: {reply:?}");
+    let reply = state.exchange(&calm(9), time(9));
+    assert_eq!((reply.frontier, reply.waiting()), (micros(9), 0));
+    assert!(!reply.was_throttling() && !reply.is_demanded());
+}
+
+#[test]
+fn a_lost_state_counts_all_tickets_before_it_admits_any() {
+    let mut state = RoomState::default();
+    let own = QueueTime::of_second(START - 300);
+    let lost = |second, tickets: &[_]| RoomCall { frontier: own, ..call(second, tickets, Some(0)) };
+    for second in 0..59 {
+        let reply = state.exchange(&lost(second, &[(0, 1)]), time(second));
+        assert_eq!((reply.frontier, reply.granted), (own, 0), "{second}");
+    }
+    for second in 59..64 {
+        state.exchange(&lost(second, &[]), time(second));
+    }
+    let reply = state.exchange(&lost(64, &[]), time(64));
+    assert!(reply.granted > 0);
+}
+
+#[test]
+fn no_place_is_granted_until_gateways_have_reported_again() {
+    let mut state = filled();
+    assert_eq!(state.exchange(&call(8, &[], Some(90)), time(8)).granted, 10);
+    for second in 20..=31 {
+        let tickets: &[_] = if second < 31 { &[(1, 1), (4, 5)] } else { &[] };
+        let reply = state.exchange(&call(second, tickets, Some(0)), time(second));
+        assert_eq!(reply.granted, 10, "{second}");
+    }
+    for second in 32..35 {
+        state.exchange(&call(second, &[], Some(0)), time(second));
+    }
+    assert!(state.exchange(&call(36, &[], Some(0)), time(36)).granted > 10);
+}
+
+#[test]
+fn a_restarted_gateway_knows_that_the_room_was_in_use() {
+    let mut state = filled();
+    let silent = RoomCall { standing: Standing::Silent, active: None, ..call(20, &[], None) };
+    let reply = state.exchange(&silent, time(20));
+    assert!(reply.was_throttling() && !reply.is_demanded());
+}
+
+proptest! {
+    /// Whatever gateways report, the frontier never moves back, and no more places are granted than are free.
+    #[test]
+    fn places_are_granted_only_while_they_are_free(
+        steps in prop::collection::vec(
+            (0_u64..3_000, prop::collection::vec((0_u64..200, 0_u64..50), 0..4), prop::option::of(0_u64..150), 0_u8..4),
+            1..120,
+        ),
+    ) {
+        let mut state = RoomState::default();
+        let (mut now, mut before) = (time(0), RoomReply::default());
+        for (delay, tickets, active, standing) in steps {
+            now += delay;
+            let second = now.as_unix_ms() / 1_000 - START;
+            let tickets: Vec<_> =
+                tickets.into_iter().map(|(ago, tickets)| (second.saturating_sub(ago), tickets)).collect();
+            let standing = [Standing::Silent, Standing::Calm, Standing::Forced, Standing::Demanded][usize::from(standing)];
+            let reply = state.exchange(&RoomCall { standing, ..call(second, &tickets, active) }, now);
+            prop_assert!(reply.frontier >= before.frontier);
+            prop_assert!(reply.frontier.as_micros() <= now.as_unix_ms() * 1_000);
+            prop_assert!(reply.granted >= before.granted && reply.pending <= 100, "{reply:?}");
+            prop_assert!(reply.profile.is_sorted_by(|one, next| one.second < next.second && one.tickets <= next.tickets));
+            before = reply;
+        }
+    }
+}
