@@ -1,11 +1,15 @@
-//! [`PendingQueue`]: requests that wait for a target with room, in the order of their arrival.
+//! [`PendingQueue`]: requests that wait for a target with room, the important ones first.
 //!
-//! No client address can keep others out. If the queue is full, a request displaces the newest request of
-//! an address that has at least two requests more in the queue than its own address. Other requests overtake
-//! a request that waits because its client holds its share.
+//! Of ten places that become free, nine go to the most important class that waits, and the tenth goes to the
+//! request that has waited longest, whatever its class: so each request gets a place in the end. Requests of one
+//! class get their places in the order of their arrival. Other requests overtake a request that waits because its
+//! client holds its share.
+//!
+//! If the queue is full, `waiting` says which request leaves it.
+
+mod waiting;
 
 use std::{
-    collections::VecDeque,
     net::IpAddr,
     sync::{
         Arc,
@@ -13,16 +17,14 @@ use std::{
     },
 };
 
-use ahash::RandomState;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Maximum number of requests to inspect, newest first, for one to displace.
-const MAX_DISPLACEABLE: usize = 64;
+use self::waiting::WaitingRequests;
+use crate::priority::Priority;
 
-/// The waiting requests of an upstream. When a place is free, the first one that is not passed over is woken. It
-/// stays first until it leaves or is passed over.
+/// The waiting requests of an upstream. When a place is free, the request that takes it is woken. It stays first until
+/// it leaves, is passed over, or a more important one enters.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
     queue: Mutex<WaitingRequests>,
@@ -30,19 +32,24 @@ pub(super) struct PendingQueue {
     count: AtomicU32,
 }
 
-#[derive(Debug, Default)]
-struct WaitingRequests {
-    waiters: VecDeque<Arc<Waiter>>,
-    /// The number of waiters of each client address. `None` stands for requests without a client.
-    by_client: HashMap<Option<IpAddr>, u32, RandomState>,
+/// A request that enters the queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct PlaceRequest {
+    /// Its client's address; `None` for a request without a client.
+    pub(super) client: Option<IpAddr>,
+    pub(super) priority: Priority,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    client: Option<IpAddr>,
+    request: PlaceRequest,
+    /// The number of requests that entered the queue before.
+    arrival: u64,
     woken: Notify,
     is_displaced: AtomicBool,
     is_passed_over: AtomicBool,
+    /// True if it leaves the queue for a place at a target.
+    has_place: AtomicBool,
 }
 
 /// A position in the queue. Dropping it leaves the queue, and wakes the next request.
@@ -63,30 +70,27 @@ impl PendingQueue {
         self.len() == 0
     }
 
-    /// True if a request waits that new requests may not overtake.
+    /// True if a request waits that new requests may not overtake without entering the queue.
     pub(super) fn has_first(&self) -> bool {
-        !self.is_empty() && self.queue.lock().waiters.iter().any(|waiter| !waiter.is_passed_over())
+        !self.is_empty() && self.queue.lock().first().is_some()
     }
 
-    /// Enters the queue at its end. `None` if `max` requests wait and this client's request can displace
-    /// none.
-    pub(super) fn enter(&self, max: u32, client: Option<IpAddr>) -> Option<PendingTicket<'_>> {
+    /// Enters the queue. `None` if `max` requests wait and this one can displace none. A request that takes the next
+    /// place is woken at once: the place may be free already.
+    pub(super) fn enter(&self, max: u32, request: PlaceRequest) -> Option<PendingTicket<'_>> {
         let mut queue = self.queue.lock();
         if max == 0 {
             return None;
         }
-        if queue.waiters.len() >= max as usize {
-            queue.displace(client)?;
+        if queue.len() >= max as usize {
+            queue.displace(request, max)?.displaced();
         }
-        let waiter = Arc::new(Waiter {
-            client,
-            woken: Notify::new(),
-            is_displaced: AtomicBool::new(false),
-            is_passed_over: AtomicBool::new(false),
-        });
-        queue.waiters.push_back(Arc::clone(&waiter));
-        *queue.by_client.entry(client).or_insert(0) += 1;
-        self.count.store(queue.waiters.len() as u32, Ordering::Release);
+        let waiter = queue.push(request);
+        let has_others = queue.len() > 1;
+        if has_others && queue.first().is_some_and(|first| Arc::ptr_eq(first, &waiter)) {
+            waiter.woken.notify_one();
+        }
+        self.count.store(queue.len() as u32, Ordering::Release);
         Some(PendingTicket { queue: self, waiter })
     }
 
@@ -98,51 +102,26 @@ impl PendingQueue {
     }
 }
 
-impl WaitingRequests {
-    /// The request that takes the next place.
-    fn first(&self) -> Option<&Arc<Waiter>> {
-        self.waiters.iter().find(|waiter| !waiter.is_passed_over())
-    }
-
-    fn wake_first(&self) {
-        if let Some(first) = self.first().or(self.waiters.front()) {
-            first.woken.notify_one();
-        }
-    }
-
-    fn of(&self, client: Option<IpAddr>) -> u32 {
-        self.by_client.get(&client).copied().unwrap_or(0)
-    }
-
-    /// Removes the newest request of a client that has at least two more than `client`; `None` if there is
-    /// none.
-    fn displace(&mut self, client: Option<IpAddr>) -> Option<()> {
-        let own = self.of(client);
-        let newest = self.waiters.iter().enumerate().rev().take(MAX_DISPLACEABLE);
-        let displaced = newest
-            .into_iter()
-            .find_map(|(index, waiter)| (self.of(waiter.client) > own + 1).then_some(index))?;
-        let waiter = self.waiters.remove(displaced)?;
-        self.forget(waiter.client);
-        waiter.is_displaced.store(true, Ordering::Release);
-        waiter.woken.notify_one();
-        Some(())
-    }
-
-    /// Uncounts one of the client's requests.
-    fn forget(&mut self, client: Option<IpAddr>) {
-        if let Some(count) = self.by_client.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_client.remove(&client);
-            }
-        }
-    }
-}
-
 impl Waiter {
+    fn new(request: PlaceRequest, arrival: u64) -> Arc<Self> {
+        Arc::new(Self {
+            request,
+            arrival,
+            woken: Notify::new(),
+            is_displaced: AtomicBool::new(false),
+            is_passed_over: AtomicBool::new(false),
+            has_place: AtomicBool::new(false),
+        })
+    }
+
     fn is_passed_over(&self) -> bool {
         self.is_passed_over.load(Ordering::Acquire)
+    }
+
+    /// Another request has displaced it.
+    fn displaced(&self) {
+        self.is_displaced.store(true, Ordering::Release);
+        self.woken.notify_one();
     }
 }
 
@@ -164,7 +143,12 @@ impl PendingTicket<'_> {
         }
     }
 
-    /// True if another client's request has displaced this one.
+    /// Records that the request has a place at a target, for which it leaves the queue.
+    pub(super) fn take_place(&self) {
+        self.waiter.has_place.store(true, Ordering::Release);
+    }
+
+    /// True if another request has displaced this one.
     pub(super) fn is_displaced(&self) -> bool {
         self.waiter.is_displaced.load(Ordering::Acquire)
     }
@@ -178,105 +162,19 @@ impl PendingTicket<'_> {
 impl Drop for PendingTicket<'_> {
     fn drop(&mut self) {
         let mut queue = self.queue.queue.lock();
-        let is_own = |waiter: &Arc<Waiter>| Arc::ptr_eq(waiter, &self.waiter);
         if !self.is_displaced() {
-            queue.forget(self.waiter.client);
-            if queue.waiters.front().is_some_and(is_own) {
-                queue.waiters.pop_front();
-            } else {
-                queue.waiters.retain(|waiter| !is_own(waiter));
-            }
+            queue.remove(&self.waiter);
         }
-        self.queue.count.store(queue.waiters.len() as u32, Ordering::Release);
+        if self.waiter.has_place.load(Ordering::Acquire) {
+            queue.count_place();
+        }
+        self.queue.count.store(queue.len() as u32, Ordering::Release);
         // It may have been woken for a place that it did not take.
         queue.wake_first();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    #[test]
-    fn the_queue_is_bounded_and_wakes_in_order() {
-        let queue = PendingQueue::default();
-        let enter = || queue.enter(2, None);
-        let (first, second) = (enter().unwrap(), enter().unwrap());
-        assert!(enter().is_none(), "full");
-        queue.wake_next();
-        assert!(second.woken().now_or_never().is_none());
-        assert!(first.woken().now_or_never().is_some());
-        assert!(first.is_first() && !second.is_first());
-        drop(first);
-        assert!(second.woken().now_or_never().is_some(), "it is the first now");
-        assert_eq!(queue.len(), 1);
-        drop(second);
-        assert!(queue.is_empty());
-    }
-
-    #[test]
-    fn one_that_leaves_passes_its_wake_on() {
-        let queue = PendingQueue::default();
-        let enter = || queue.enter(9, None);
-        let (first, second) = (enter().unwrap(), enter().unwrap());
-        queue.wake_next();
-        drop(first);
-        assert!(second.woken().now_or_never().is_some());
-    }
-
-    #[test]
-    fn no_client_fills_the_queue() {
-        let queue = PendingQueue::default();
-        let client = |number| Some([192, 0, 2, number].into());
-        let mut greedy: Vec<_> = (0..4).filter_map(|_| queue.enter(4, client(1))).collect();
-        assert!(queue.enter(4, client(1)).is_none(), "its own requests stay");
-        let others = [queue.enter(4, client(2)).unwrap(), queue.enter(4, client(3)).unwrap()];
-        let displaced: Vec<bool> = greedy.iter().map(PendingTicket::is_displaced).collect();
-        assert_eq!(displaced, [false, false, true, true], "the newest leave");
-        assert!(queue.enter(4, client(2)).is_none(), "as many as another has");
-        assert!(greedy[2].woken().now_or_never().is_some());
-        greedy.truncate(2);
-        assert_eq!(queue.len(), 4);
-        drop((greedy, others));
-        assert!(queue.is_empty() && queue.queue.lock().by_client.is_empty());
-    }
-
-    #[test]
-    fn one_that_is_passed_over_passes_its_wake_on() {
-        let queue = PendingQueue::default();
-        let (first, second) = (queue.enter(9, None).unwrap(), queue.enter(9, None).unwrap());
-        queue.wake_next();
-        assert!(first.woken().now_or_never().is_some());
-        first.set_passed_over(true);
-        assert!(second.woken().now_or_never().is_some());
-        first.set_passed_over(true);
-        assert!(second.woken().now_or_never().is_none(), "once");
-        second.set_passed_over(true);
-        assert!(first.woken().now_or_never().is_none(), "both wait for their shares");
-    }
-
-    #[test]
-    fn one_that_waits_for_its_share_is_passed_over() {
-        let queue = PendingQueue::default();
-        let first = queue.enter(9, None).unwrap();
-        first.set_passed_over(true);
-        assert!(!queue.has_first(), "a new request need not wait");
-        queue.wake_next();
-        assert!(first.woken().now_or_never().is_some(), "there is no other");
-        let second = queue.enter(9, None).unwrap();
-        assert!(first.is_first() && second.is_first() && queue.has_first());
-        queue.wake_next();
-        assert!(first.woken().now_or_never().is_none());
-        assert!(second.woken().now_or_never().is_some());
-        first.set_passed_over(false);
-        assert!(first.is_first() && !second.is_first());
-        queue.wake_next();
-        assert!(first.woken().now_or_never().is_some());
-        first.set_passed_over(true);
-        assert!(second.woken().now_or_never().is_some(), "the place is not left unused");
-        first.set_passed_over(true);
-        assert!(second.woken().now_or_never().is_none(), "it is woken once");
-    }
-}
+mod simulation;
+#[cfg(test)]
+mod tests;

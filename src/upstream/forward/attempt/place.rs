@@ -5,10 +5,12 @@ use std::{rc::Rc, sync::atomic::Ordering::Relaxed, time::Duration};
 use super::RequestAttempts;
 use crate::{
     clock::Uptime,
+    priority::Priority,
     upstream::{
         InFlight,
         forward::UpstreamError,
         paced_place::NoPlace,
+        pending::PlaceRequest,
         target_health::{AttemptKind, Availability, ServiceLevel},
     },
 };
@@ -34,8 +36,8 @@ impl RequestAttempts<'_> {
     /// The next endpoint with room. Waits for one if requests may wait.
     pub(super) async fn next(&mut self) -> Result<AttemptCandidate, UpstreamError> {
         let state = &*self.balancer.state;
-        let max_pending = self.endpoints.set.servers.bounds.max_pending;
         loop {
+            let max_pending = self.endpoints.set.servers.bounds.max_pending;
             // Waiting requests come first.
             let waits = max_pending > 0
                 && match &self.ticket {
@@ -46,9 +48,22 @@ impl RequestAttempts<'_> {
             let is_first = !std::mem::replace(&mut self.has_begun, true);
             let start = if is_first { self.started } else { self.clock().uptime() };
             if !waits && let Some(chosen) = self.try_next(start)? {
+                if let Some(ticket) = &self.ticket {
+                    ticket.take_place();
+                }
                 return Ok(chosen);
             }
             self.wait_in_queue(max_pending).await?;
+            self.follow_reload();
+        }
+    }
+
+    /// Uses the endpoints and bounds of a reload that came while the request waited. Attempts stay with the endpoints of
+    /// the first one, to which their indices belong.
+    fn follow_reload(&mut self) {
+        if self.attempts.count == 0 {
+            self.endpoints = self.balancer.endpoints();
+            self.wanted.max_connections = self.endpoints.set.servers.bounds.max_connections;
         }
     }
 
@@ -111,8 +126,16 @@ impl RequestAttempts<'_> {
     }
 
     fn overloaded(&self) -> UpstreamError {
-        self.balancer.state.overloaded.fetch_add(1, Relaxed);
-        UpstreamError::Overloaded
+        let priority = self.place_request().priority;
+        self.balancer.state.shed[priority.index()].fetch_add(1, Relaxed);
+        UpstreamError::Overloaded(priority)
+    }
+
+    /// The request, for the queue. A mirrored copy, which no client waits for, has the lowest priority.
+    fn place_request(&self) -> PlaceRequest {
+        let client = self.holder.map(|holder| holder.client);
+        let priority = self.holder.map_or(Priority::LOWEST, |holder| holder.priority);
+        PlaceRequest { client, priority }
     }
 
     /// Returns when there may be room. The request keeps its position in the queue.
@@ -124,11 +147,11 @@ impl RequestAttempts<'_> {
             }
             place
         } else {
-            let client = self.holder.map(|holder| holder.client);
             // Even with `max_pending: 0`, a request may wait for places that clients hold beyond their shares.
             let max = max_pending.max(self.excess_places());
             self.waits_until = (max_pending == 0).then(|| self.clock().uptime() + EXCESS_WAIT);
-            state.load.pending.enter(max, client).ok_or_else(|| self.overloaded())?
+            let entered = state.load.pending.enter(max, self.place_request());
+            entered.ok_or_else(|| self.overloaded())?
         };
         place.set_passed_over(self.is_share_full);
         let woken = self.clock().timeout(PENDING_CHECK, place.woken());
