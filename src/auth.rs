@@ -51,7 +51,7 @@ mod refusal;
 pub use consumers::{
     ConsumerTable, ConsumerTableBuilder, FoundConsumer, FoundKey, KeyValidity, is_consumer_name,
 };
-pub use forward::{ForwardAuth, ServiceFailure};
+pub use forward::{ForwardAuth, ServiceFailure, may_prove};
 pub use key::{ApiKey, KeyFormError, KeyHash, check_form};
 pub use kind::{AuthKind, AuthMethod, KeyForwarding};
 pub use method::{

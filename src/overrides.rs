@@ -11,6 +11,7 @@
 //! | `change` | [`OverrideChange`]: a change, and why it may fail |
 //! | `store` | [`OverrideStore`]: where they are kept; reads and changes them |
 //! | `file` | the file |
+//! | `listed` | the list of the admin API, for `explain` |
 //! | `redis` | the hash in Redis |
 //!
 //! ```
@@ -25,6 +26,7 @@
 mod change;
 mod fields;
 mod file;
+mod listed;
 mod record;
 mod redis;
 mod set;
@@ -34,6 +36,7 @@ pub use self::{
     change::{Changed, OverrideChange, OverrideError},
     fields::{MAX_REASON, RequestedKey, RequestedOverride, parse_request},
     file::{OverridesContent, parse_file, read_file},
+    listed::{parse_list, read_file_or_list},
     record::{Override, OverrideId, OverrideTarget},
     set::{MAX_OVERRIDES, OverrideSet},
     store::{OverrideStore, StoreCounts},

@@ -2,10 +2,24 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
+use http::{HeaderName, header};
 use rustls::ClientConfig;
 
-use crate::tls::TlsFile;
+use crate::{http1::Fields, tls::TlsFile};
+
+/// Headers that say what a client is or wants, and prove nothing: browsers send them with every request. A service may
+/// read them, for example to redirect a browser and refuse a script.
+const DESCRIPTIVE: [HeaderName; 9] = [
+    header::ACCEPT,
+    header::ACCEPT_CHARSET,
+    header::ACCEPT_ENCODING,
+    header::ACCEPT_LANGUAGE,
+    header::CONTENT_TYPE,
+    header::ORIGIN,
+    header::REFERER,
+    header::USER_AGENT,
+    HeaderName::from_static("x-requested-with"),
+];
 
 /// A service that decides who sends a request. It is asked with a GET that has the headers that it needs, and no body.
 #[derive(Clone, Debug)]
@@ -30,6 +44,23 @@ pub struct ForwardAuth {
     pub tls: Arc<ClientConfig>,
     /// The files that they were read from.
     pub tls_files: Arc<[TlsFile]>,
+}
+
+impl ForwardAuth {
+    /// True if `fields` have a header of `request_headers` that may prove who sends the request.
+    pub fn has_credentials(&self, fields: &Fields) -> bool {
+        self.request_headers.iter().any(|name| may_prove(name) && fields.contains(name))
+    }
+}
+
+/// True if a header may prove who sends a request.
+pub fn may_prove(name: &HeaderName) -> bool {
+    !DESCRIPTIVE.contains(name)
+}
+
+/// True if several fields with this name say the same as one: cookies, and lists that prove nothing.
+pub(super) fn may_be_sent_in_parts(name: &HeaderName) -> bool {
+    name == header::COOKIE || !may_prove(name)
 }
 
 /// What becomes of a request that a failed service did not decide on.

@@ -10,7 +10,7 @@ pub use self::token::{AuthContext, TokenProof};
 use super::{
     bearer::BearerContent,
     consumers::{ConsumerTable, KeyValidity, is_consumer_name},
-    forward::ForwardAuth,
+    forward::{ForwardAuth, may_be_sent_in_parts},
     jwt::{JwtMethod, MissingClaims},
     key::KeyHash,
     kind::{AuthKind, AuthMethod, KeyForwarding},
@@ -348,7 +348,7 @@ impl AuthMethod {
     }
 
     /// The credentials of this method in a request, if it has some. A service is always asked, unless the route admits
-    /// requests without credentials and this one has none of the headers that the service reads.
+    /// requests without credentials and this one has none that the service reads.
     fn proof<'r>(
         &'r self,
         request: &AuthCredentials<'r>,
@@ -379,12 +379,13 @@ impl AuthMethod {
                     .map(|read| Proof::Password(read.ok())))
             }
             AuthKind::Forward(service) => {
-                for name in service.request_headers.iter().filter(|name| **name != header::COOKIE) {
+                for name in
+                    service.request_headers.iter().filter(|name| !may_be_sent_in_parts(name))
+                {
                     single_header(request.headers, name)?;
                 }
-                let mut names = service.request_headers.iter();
                 let is_asked = route.without_credentials == WithoutCredentials::Refuse
-                    || names.any(|name| request.headers.contains(name));
+                    || service.has_credentials(request.headers);
                 Ok(is_asked.then_some(Proof::Service(service)))
             }
             AuthKind::Jwt(_) => {

@@ -17,7 +17,8 @@ use super::scalar::{ScalarValue, impl_scalar};
 pub struct ForwardAuthConfig {
     /// URL of the service, such as `http://127.0.0.1:9091/verify`.
     pub to: AuthServiceUrl,
-    /// Names of the request's headers that are sent.
+    /// Names of the request's headers that are sent. Ones that prove nothing, such as `accept` and `user-agent`, are no
+    /// credentials: a request with these alone is not remembered by `cache` and counts for no `max_failures`.
     #[serde(default = "ForwardAuthConfig::default_request_headers")]
     pub request_headers: Vec<String>,
     /// Names of the headers of a 2xx answer that are added to the forwarded request. A client's own are removed.

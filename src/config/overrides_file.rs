@@ -126,7 +126,7 @@ impl OverridesText<'_> {
         let text = self.text.strip_prefix('\u{feff}').unwrap_or(self.text);
         let mut reading =
             OverridesReading { file: Self { text, ..self }, sink, faults: Vec::new() };
-        match located::read(text, &|_| None) {
+        match located::read(text, Some(&|_| None)) {
             Err(faults) => reading.add_all(faults),
             Ok(tree) if !tree.faults.is_empty() => reading.add_all(tree.faults),
             Ok(tree) => reading.read(&tree.root),

@@ -76,15 +76,12 @@ impl KnownAdmissions {
     }
 
     /// The digest of what `service` knows of a request; `None` if its answers are not remembered, or if the request has
-    /// none of the headers that it reads.
+    /// no credentials that it reads: it decided by something else then, such as the address.
     pub(super) fn digest(&self, service: &ForwardAuth, headers: &Fields) -> Option<ProofDigest> {
-        if service.cache_time == 0 {
+        if service.cache_time == 0 || !service.has_credentials(headers) {
             return None;
         }
         let sent: Vec<_> = sent_values(service, headers).map(|(_, value)| value).collect();
-        if sent.iter().all(Option::is_none) {
-            return None;
-        }
         // A missing header is one part, another one two: no two requests with other headers are alike.
         let values = sent.iter().flat_map(|value| match value {
             None => [Some(&b"-"[..]), None],
@@ -170,7 +167,7 @@ impl AuthServices {
 }
 
 /// The headers that `service` reads, each with its value in a request if it has one. Several fields `Cookie` are one
-/// value; another header has one field, or the request was refused.
+/// value, and so are several of a list that proves nothing; another header has one field, or the request was refused.
 fn sent_values<'r>(
     service: &'r ForwardAuth,
     headers: &'r Fields,
@@ -178,8 +175,9 @@ fn sent_values<'r>(
     service.request_headers.iter().map(|name| {
         let mut fields = headers.get_all(name);
         let first = fields.next().map(Cow::Borrowed);
+        let separator = if name == header::COOKIE { b"; " } else { b", " };
         let value = fields.fold(first, |before, field| {
-            before.map(|before| [&*before, field].join(&b"; "[..]).into())
+            before.map(|before| [&*before, field].join(&separator[..]).into())
         });
         (name, value)
     })

@@ -31,7 +31,7 @@ use crate::{
     consumer_store::PendingLookup,
     error::{AuthOutage, FailedAuthentication, GatewayError},
     http1::{FieldSink as _, Fields},
-    identity::{Caller, Consumer, OwnedConsumer},
+    identity::{Caller, OwnedConsumer},
     limit::Limit,
     plan::{RequestAttributes, RequestView, RoutePlan, SubjectDetails},
     snapshot::Route,
@@ -285,9 +285,8 @@ impl Gateway {
             Ok(ServiceAnswer::Admitted(admission)) => return Ok(Some(admission)),
             Ok(ServiceAnswer::Refused(mut reply)) => {
                 // Without the credentials that the service reads, nothing was guessed.
-                let mut names = service.request_headers.iter();
                 let is_guess = reply.status == StatusCode::UNAUTHORIZED
-                    && names.any(|name| request.head.fields.contains(name));
+                    && service.has_credentials(&request.head.fields);
                 reply.counted_by = max_failures.filter(|_| is_guess);
                 return Err(GatewayError::RefusedByService(Box::new(reply)));
             }
@@ -391,12 +390,5 @@ fn refused(error: AuthError, counted_by: Option<Arc<Limit>>) -> GatewayError {
         }
         AuthError::MissingClaims(missing) => GatewayError::MissingClaims(missing),
         AuthError::KeysUnavailable => GatewayError::CannotAuthenticate(AuthOutage::Keys),
-    }
-}
-
-impl super::Ledger {
-    /// Who sends the request, if that is known.
-    pub(super) fn consumer(&self) -> Option<Consumer<'_>> {
-        self.consumer.as_ref().map(OwnedConsumer::view)
     }
 }

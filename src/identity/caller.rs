@@ -9,8 +9,9 @@ use super::{
     extract::AmbiguousValue,
     key::{
         ADDRESS_TAG, CONSUMER_TAG, FALLBACK_TAG, KeyHasher, KeyPart, KeyPlan, PartSink, Subject,
+        TokenHash,
     },
-    token::{CredentialSource, token},
+    token::{CredentialSource, Token, token},
 };
 use crate::{http1::Fields, secret::KeySecret};
 
@@ -24,21 +25,31 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// The caller of `subject`.
+    /// The caller of `subject`, under the throttle's secret. `subject` remembers its first token under `limits`, the
+    /// secret of limits, so that the headers are searched once.
     ///
     /// # Errors
     /// A token source can be read in more than one way.
-    pub fn of(subject: &Subject<'_>, secret: KeySecret) -> Result<Self, AmbiguousValue> {
+    pub fn of(
+        subject: &Subject<'_>,
+        secret: KeySecret,
+        limits: KeySecret,
+    ) -> Result<Self, AmbiguousValue> {
         let mut tokens = SmallVec::new();
+        let mut first = TokenHash::Missing;
         for source in subject.token_sources {
             if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
-                let mut hash = KeyHasher::new(secret);
-                hash.add_token(&token);
-                let hash = hash.finish() as u64;
+                let hash = hash_token(&token, secret) as u64;
+                if tokens.is_empty() {
+                    first = TokenHash::Present(hash_token(&token, limits));
+                }
                 if !tokens.contains(&hash) {
                     tokens.push(hash);
                 }
             }
+        }
+        if let Some(remembered) = subject.token_hash {
+            remembered.set(first);
         }
         if tokens.is_empty() {
             let mut hash = KeyHasher::new(secret);
@@ -125,7 +136,11 @@ pub fn token_hash(
     secret: KeySecret,
 ) -> Option<u128> {
     let token = token(sources, headers).ok()??;
+    Some(hash_token(&token, secret))
+}
+
+fn hash_token(token: &Token<'_>, secret: KeySecret) -> u128 {
     let mut hash = KeyHasher::new(secret);
-    hash.add_token(&token);
-    Some(hash.finish())
+    hash.add_token(token);
+    hash.finish()
 }

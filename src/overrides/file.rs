@@ -45,18 +45,24 @@ pub struct OverridesContent {
 ///
 /// It cannot be read, is not UTF-8, or has a fault: all of them, up to 50.
 pub fn read_file(path: &Path) -> Result<OverridesContent, Faults> {
+    match read_text(path)? {
+        Some(text) => parse_file(&path.display().to_string(), &text),
+        None => Ok(OverridesContent::default()),
+    }
+}
+
+/// The text of the file at `path`; `None` if it is missing.
+pub(super) fn read_text(path: &Path) -> Result<Option<String>, Faults> {
     let name = path.display().to_string();
     let whole = |error: &FileError| Fault::of_file(&name, &error.to_string(), error.expected());
     let bytes = match file::read_regular(path, MAX_LEN + 1) {
-        Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(OverridesContent::default());
-        }
+        Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.map_err(|error| Faults::from(whole(&error)))?,
     };
     if bytes.len() as u64 > MAX_LEN {
         return Err(whole(&FileError::TooLong(MAX_LEN)).into());
     }
-    parse_file(&name, config::text_of(&name, &bytes)?)
+    Ok(Some(config::text_of(&name, &bytes)?.to_owned()))
 }
 
 /// Parses the text of a file, which is called `name` in faults.

@@ -115,7 +115,7 @@ fn ensure_consumers(section: &Section<'_>, config: &Config, credentials: &str, o
 
 /// Notes certificates of clients that no listener asks for.
 fn note_missing_client_ca(section: &Section<'_>, config: &Config) {
-    let asks = |tls: &config::Tls| {
+    let asks = |tls: &config::ListenerTls| {
         tls.certificates.iter().any(|certificate| certificate.client_ca.is_some())
     };
     let mut listeners = config.listen.iter().filter_map(|own| own.tls.as_ref());

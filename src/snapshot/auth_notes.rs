@@ -172,7 +172,12 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
             (
                 "api_key: {}",
                 "forward: {to: 'http://a/', request_headers: [], cache: 10s}",
-                "1:63: `cache` without `request_headers`",
+                "1:63: `cache` without credentials in `request_headers`",
+            ),
+            (
+                "api_key: {}",
+                "forward: {to: 'http://a/', request_headers: [accept, User-Agent], cache: 10s}",
+                "1:81: `cache` without credentials in `request_headers`",
             ),
             (
                 "api_key: {}",

@@ -7,7 +7,7 @@ use http::{HeaderName, header};
 use super::listen::tls_fault;
 use super::parts::header as header_name;
 use super::section::Section;
-use crate::auth::{ForwardAuth, ServiceFailure};
+use crate::auth::{ForwardAuth, ServiceFailure, may_prove};
 use crate::config::{ForwardAuthConfig, OnAuthFailure};
 use crate::tls::{ClientTls, TlsFile, client::OfferedToServer};
 
@@ -34,9 +34,10 @@ pub(super) fn compile(
         section.at("plan").fault_at_key("`plan` without `consumer`", "`consumer`");
     }
     let cache_time = forward.cache.millis();
-    if cache_time > 0 && request_headers.is_empty() && section.can_read(&["request_headers"]) {
-        let what = "`cache` without `request_headers`: one answer would admit all requests";
-        section.at("cache").fault_at_key(what, "`request_headers`");
+    let has_credentials = request_headers.iter().any(may_prove);
+    if cache_time > 0 && !has_credentials && section.can_read(&["request_headers"]) {
+        let what = "`cache` without credentials in `request_headers`: no answer is remembered";
+        section.at("cache").fault_at_key(what, "a header such as `cookie` in `request_headers`");
     }
     let (tls, tls_files) = tls(section, forward)?;
     let on_failure = match forward.on_failure {

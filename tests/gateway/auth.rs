@@ -16,8 +16,12 @@ mod jwt;
 mod plans;
 /// Consumers in Redis.
 mod redis_consumers;
+/// Credentials in outputs.
+mod secrets;
 /// Services that decide.
 mod service;
+/// The answers of oauth2-proxy and Authelia.
+mod sso_answers;
 /// The throttle on routes that authenticate.
 mod throttle;
 
@@ -54,7 +58,7 @@ routes:
   - {name: open, match: {path: /open}, upstream: app}
 ";
 
-fn hash(name: &str) -> String {
+pub(crate) fn hash(name: &str) -> String {
     KeyHash::of(format!("key of {name}").as_bytes()).to_string()
 }
 
@@ -76,7 +80,7 @@ fn start(upstream: &Upstream) -> Gateway {
     Gateway::for_every_protocol(&rules(upstream, "off", "off"))
 }
 
-fn key(name: &str) -> String {
+pub(crate) fn key(name: &str) -> String {
     format!("X-Api-Key: key of {name}\r\n")
 }
 

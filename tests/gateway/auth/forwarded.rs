@@ -104,34 +104,81 @@ fn variables_of_header_rules_name_the_consumer() {
     assert!(last_head(&upstream).contains(&"x-user: acme/gold".to_owned()));
 }
 
-#[test]
-fn no_spelling_of_a_client_s_field_reaches_the_upstream() {
-    let upstream = Upstream::hello();
-    let gateway = start(&upstream);
-    let mut random = SplitMix64(7);
-    let mut client = Client::connect(gateway.address());
-    let separators = ["-", "_", ".", "--", "-_", "~"];
-    for _ in 0..300 {
+/// A name of a field that some upstream may read as `X-Consumer-...`, and a list of fields of the connection.
+struct Spelled {
+    name: String,
+    listed: &'static str,
+}
+
+impl Spelled {
+    fn random(random: &mut SplitMix64) -> Self {
         let mut pick = |words: &[&'static str]| words[random.below(words.len() as u64) as usize];
+        let separators = ["-", "_", ".", "--", "-_", "~"];
         let name = [
             pick(&["X", "x"]),
             pick(&separators),
             pick(&["Consumer", "consumer", "CONSUMER", "cOnSuMeR"]),
             pick(&separators),
-            pick(&["Name", "name", "PLAN", "Id", "Custom-Id", "username"]),
+            pick(&["Name", "name", "PLAN", "Id", "Custom-Id", "username", "Groups"]),
         ]
         .concat();
         let listed = pick(&["", "Connection: x-consumer-name\r\n", "Connection: keep-alive\r\n"]);
-        let path = pick(&["/open", "/gold"]);
-        let headers = format!("{name}: root\r\n{}{listed}", key("acme"));
-        let response = client.get(path, &headers);
-        assert_eq!(response.status, 200, "{headers}");
-        let head = last_head(&upstream);
-        assert!(!head.iter().any(|line| line.contains("root")), "{headers}: {head:?}");
-        let expected: &[&str] = match path {
-            "/open" => &[],
-            _ => &["x-consumer-name: acme", "x-consumer-plan: gold"],
+        Self { name, listed }
+    }
+}
+
+#[test]
+fn no_spelling_of_a_client_s_field_reaches_the_upstream() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = start(&upstream);
+        let mut random = SplitMix64(7);
+        let mut client = protocol.connect(&gateway);
+        for round in 0..200 {
+            let Spelled { name, listed } = Spelled::random(&mut random);
+            // HTTP/2 has lower-case names, and no `Connection`.
+            let name = if protocol.is_http2() { name.to_ascii_lowercase() } else { name };
+            let listed = if protocol.is_http2() { "" } else { listed };
+            let path = ["/open", "/gold"][round % 2];
+            let headers = format!("{name}: root\r\n{}{listed}{name}: root\r\n", key("acme"));
+            let response = client.get(path, &headers);
+            assert_eq!(response.status, 200, "{headers}: {}", response.head);
+            let head = last_head(&upstream);
+            assert!(!head.iter().any(|line| line.contains("root")), "{headers}: {head:?}");
+            let expected: &[&str] = match path {
+                "/gold" => &["x-consumer-name: acme", "x-consumer-plan: gold"],
+                _ => &[],
+            };
+            assert_eq!(consumer_lines(&head), expected, "{headers}");
+        }
+    });
+}
+
+#[test]
+fn no_spelling_reaches_the_upstream_in_a_trailer_or_an_upgrade() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream);
+    let mut random = SplitMix64(11);
+    for round in 0..60 {
+        let name = Spelled::random(&mut random).name;
+        let mut client = Client::connect(gateway.address());
+        let request = if round % 2 == 0 {
+            format!(
+                "POST /gold HTTP/1.1\r\nHost: a.test\r\n{}TE: trailers\r\nTrailer: {name}\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{name}: root\r\nX-Checksum: 7\r\n\r\n",
+                key("acme")
+            )
+        } else {
+            format!(
+                "GET /gold HTTP/1.1\r\nHost: a.test\r\n{}Connection: Upgrade, {name}\r\nUpgrade: websocket\r\n\
+                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{name}: root\r\n\r\n",
+                key("acme")
+            )
         };
-        assert_eq!(consumer_lines(&head), expected, "{headers}");
+        assert_eq!(client.send(&request).read_response().status, 200, "{request}");
+        let text = upstream.request_texts().pop().expect("a request").to_ascii_lowercase();
+        assert!(!text.contains("root"), "{request}: {text}");
+        assert!(round % 2 == 1 || text.contains("x-checksum: 7"), "other trailers pass: {text}");
+        assert_eq!(text.matches("x-consumer-name: ").count(), 1, "{text}");
     }
 }

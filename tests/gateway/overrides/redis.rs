@@ -1,7 +1,12 @@
 //! Two gateways on one Redis follow an override under load, and through restarts.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    fs,
+    net::SocketAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -16,6 +21,7 @@ use testkit::{
 };
 
 use super::{ACME, BREAD, ask, lift, list, quota, request, rules, set};
+use crate::{replay::run, tidegate_command};
 
 /// By what time all gateways follow.
 const FOLLOWED: Duration = Duration::from_secs(2);
@@ -76,6 +82,107 @@ fn all_gateways_follow_under_load_within_two_seconds() {
     let seen = gateways.each_ref().map(|own| quota(own, BREAD));
     assert_eq!(seen[0].0, seen[1].0);
     assert!(seen[1].1 > seen[0].1);
+}
+
+/// Ends a load, even if its test panics.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Clients of two gateways that are restarted meanwhile.
+#[derive(Default)]
+struct Clients {
+    addresses: Mutex<[Option<SocketAddr>; 2]>,
+    stop: AtomicBool,
+    answered: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Clients {
+    fn know(&self, index: usize, gateway: Option<&Gateway>) {
+        self.addresses.lock().expect("no panic")[index] = gateway.map(Gateway::address);
+    }
+
+    /// Sends requests to one of the gateways until the end, each on a connection of its own.
+    fn send(&self, index: usize) {
+        while !self.stop.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(2));
+            let address = self.addresses.lock().expect("no panic")[index];
+            let Some(mut client) = address.and_then(|own| Client::try_connect(own).ok()) else {
+                continue;
+            };
+            client.send(format!("GET /own HTTP/1.1\r\nHost: a\r\n{BREAD}\r\n"));
+            // A gateway that stops may close a new connection without an answer.
+            let Some(response) = client.try_read_response() else { continue };
+            let is_own = matches!(response.status, 200 | 429);
+            let counter = if is_own { &self.answered } else { &self.failed };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The time until `follower` has this quota.
+fn follow(follower: &Gateway, wanted: u64) -> Duration {
+    timed(|| eventually("the follower's quota", || quota(follower, BREAD).0 == wanted)).1
+}
+
+#[test]
+fn overrides_are_followed_under_load_through_restarts_of_each_and_of_redis() {
+    let mut redis = RedisServer::start();
+    let mut gateways = [start(&redis), start(&redis)];
+    let clients = Clients::default();
+    (0..2).for_each(|index| clients.know(index, Some(&gateways[index])));
+    let set_quota = |gateway: &Gateway, wanted: u64| {
+        set(gateway, &json!({"limit": "each", "consumer": "bread", "quota": wanted}))
+    };
+    let mut times = Vec::new();
+    thread::scope(|scope| {
+        // Dropped at the end, or by a panic: the threads end then.
+        let _stop = StopOnDrop(&clients.stop);
+        (0..2).for_each(|index| {
+            drop(scope.spawn({
+                let clients = &clients;
+                move || clients.send(index)
+            }));
+        });
+        for round in 0..4 {
+            let wanted = 1_000_000 + round as u64;
+            let (sender, other) = (round % 2, 1 - round % 2);
+            set_quota(&gateways[sender], wanted);
+            times.push(follow(&gateways[other], wanted));
+            // The other one starts again, and knows it with its first request.
+            clients.know(other, None);
+            gateways[other].stop();
+            gateways[other] = start(&redis);
+            clients.know(other, Some(&gateways[other]));
+            assert_eq!(quota(&gateways[other], BREAD).0, wanted, "{round}");
+            // Redis starts again without data, in every second round.
+            if round % 2 == 1 {
+                redis.kill();
+                redis.spawn();
+                redis.wait_ready();
+                eventually("the override is back", || {
+                    let count = redis.try_command(&["HLEN", "tidegate:{overrides}"]);
+                    count.is_ok_and(|own| own == redis::Value::Int(2))
+                });
+                for gateway in &gateways {
+                    eventually("Redis counts", || quota(gateway, BREAD).0 == wanted);
+                }
+            }
+        }
+        let last = set_quota(&gateways[0], 5_000_000);
+        times.push(follow(&gateways[1], 5_000_000));
+        lift(&gateways[1], &last);
+        times.push(follow(&gateways[0], 5));
+    });
+    assert!(times.iter().all(|time| *time < FOLLOWED), "{times:?}");
+    assert_eq!(clients.failed.load(Ordering::Relaxed), 0);
+    let answered = clients.answered.load(Ordering::Relaxed);
+    assert!(answered > 100, "{answered} requests meanwhile");
 }
 
 #[test]
@@ -214,4 +321,48 @@ fn a_change_after_a_loss_of_the_data_lifts_no_other_override() {
             assert_eq!(status(gateway), 403, "{lost}");
         }
     }
+}
+
+#[test]
+fn explain_reads_what_the_admin_api_lists() {
+    let redis = RedisServer::start();
+    let gateway = start(&redis);
+    set(&gateway, &json!({"limit": "each", "consumer": "bread", "quota": 50, "reason": "launch"}));
+    set(
+        &gateway,
+        &json!({"limit": "caller", "key": "a secret", "quota": 7, "until": "2099-12-01"}),
+    );
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}", redis.url());
+    fs::write(path("t.yaml"), rules(&store)).expect("a file");
+    let pages = ["?count=1".to_owned(), {
+        let first = ask(&gateway, "GET /api/overrides?count=1", "").json();
+        format!("?after={}", first["next"].as_str().expect("another page"))
+    }];
+    let pages = pages.map(|query| ask(&gateway, &format!("GET /api/overrides{query}"), "").text());
+    fs::write(path("now.json"), pages.concat()).expect("a file");
+    let (config, list) = (path("t.yaml"), path("now.json"));
+    let explain = |more: &[&str]| {
+        run(&[&["explain", "--config", &config, "--overrides", &list][..], more].concat())
+    };
+    let text = explain(&["--consumer", "bread", "/own"]);
+    assert!(text.contains("override   each, consumer bread: 50 (launch)\n"), "{text}");
+    let text = explain(&["--header", "x-caller: a secret", "/open"]);
+    assert!(text.contains(": 7 until 2099-12-01T00:00:00Z\n"), "{text}");
+    assert!(text.contains("limit      caller: sliding_window, 7 in 1h"), "{text}");
+    // Half of a list would explain wrongly.
+    fs::write(&list, &pages[0]).expect("a file");
+    let fault = |list: &str| {
+        let arguments = ["explain", "--config", &config, "--overrides", list, "/open"];
+        let output = tidegate_command(directory.path(), &arguments).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = fault(&list);
+    assert!(code == Some(1) && text.contains("now.json:1:1: 1 of 2 overrides, expected"), "{text}");
+    let (code, text) = fault(&path("missing.json"));
+    assert!(
+        code == Some(1) && text.contains("missing.json:1:1: the file does not exist"),
+        "{text}"
+    );
 }
