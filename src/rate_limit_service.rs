@@ -29,7 +29,7 @@ mod window;
 pub use self::{
     descriptors::FILES,
     response::{
-        LimitOutcome, LimitRole, blocked_status, header_values, limited_status, metadata,
+        LimitOutcome, LimitRole, Permits, blocked_status, header_values, limited_status, metadata,
         unlimited_status,
     },
     window::UnitWindow,

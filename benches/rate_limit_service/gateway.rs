@@ -62,6 +62,8 @@ impl Gateway {
     /// Starts it before an application.
     pub(crate) fn before(store: Store, target: SocketAddr) -> Self {
         let service = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        // The load spins on its core, so Redis would wait there for its time slices.
+        cpu::pin(cpu::TESTED_CPU);
         let redis = match store {
             Store::Memory => None,
             Store::Redis | Store::Leases => Some(RedisServer::start()),
@@ -77,7 +79,6 @@ impl Gateway {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("t.yaml"), yaml).expect("a file");
         let binary = env!("CARGO_BIN_EXE_tidegate");
-        cpu::pin(cpu::TESTED_CPU);
         let process =
             Process::start(gateway_command(binary, directory.path(), &["serve", "t.yaml"]));
         cpu::pin(cpu::LOAD_CPU);

@@ -118,13 +118,15 @@ impl Gateway {
                 let status = health_of(&asked.service).ok_or_else(|| {
                     GrpcError::new(GrpcStatus::NotFound, format!("no service {}", asked.service))
                 })?;
-                let response = HealthCheckResponse::new(status_now(&*client, status));
+                let response =
+                    HealthCheckResponse::new(status_now(&*client, &self.shared.leaving, status));
                 Ok(CallReply::Message(response.encode_to_vec()))
             }
             health::WATCH => {
                 let asked = read::<HealthCheckRequest>(&*client).await?;
                 let status = health_of(&asked.service).unwrap_or(ServingStatus::ServiceUnknown);
-                Ok(CallReply::Stream(Box::new(HealthWatch::new(client, status))))
+                let watch = HealthWatch::new(client, &self.shared.leaving, status);
+                Ok(CallReply::Stream(Box::new(watch)))
             }
             path if reflection::PATHS.contains(&path) => {
                 Ok(CallReply::Stream(Box::new(ReflectionStream::new(client, &SERVED))))
@@ -304,6 +306,10 @@ fn response(
         overall_code: code.into(),
         statuses,
         response_headers_to_add: header_values(&fields),
-        dynamic_metadata: metadata(refused_by.map(|limit| limit.name()), &reported),
+        dynamic_metadata: metadata(
+            refused_by.map(|limit| limit.name()),
+            &reported,
+            charges.permits(),
+        ),
     }
 }

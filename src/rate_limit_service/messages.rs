@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use prost::{Enumeration, Message, Oneof};
+use bytes::{Buf, BufMut};
+use prost::{
+    DecodeError, Enumeration, Message, Oneof,
+    encoding::{self, DecodeContext, WireType},
+};
 
 /// `RateLimitRequest`: which descriptors are asked about.
 #[derive(Clone, PartialEq, Message)]
@@ -35,15 +39,57 @@ pub struct RateLimitDescriptor {
     pub is_negative_hits: bool,
 }
 
-/// `RateLimitDescriptor.Entry`.
-#[derive(Clone, PartialEq, Message)]
+/// `RateLimitDescriptor.Entry`. Envoy copies the bytes of header fields into it, which need not be UTF-8: an error would let a
+/// client choose that its call has no decision. Each invalid sequence is read as U+FFFD instead, so that such values
+/// are counted, together.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorEntryMessage {
-    /// The name.
-    #[prost(string, tag = "1")]
+    /// The name, with the tag 1.
     pub key: String,
-    /// The value.
-    #[prost(string, tag = "2")]
+    /// The value, with the tag 2.
     pub value: String,
+}
+
+impl DescriptorEntryMessage {
+    /// The fields by their tags.
+    fn fields(&self) -> impl Iterator<Item = (u32, &String)> {
+        [(1, &self.key), (2, &self.value)].into_iter().filter(|(_, text)| !text.is_empty())
+    }
+}
+
+impl Message for DescriptorEntryMessage {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        for (tag, text) in self.fields() {
+            encoding::string::encode(tag, text, buf);
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let text = match tag {
+            1 => &mut self.key,
+            2 => &mut self.value,
+            _ => return encoding::skip_field(wire_type, tag, buf, context),
+        };
+        let mut bytes = Vec::new();
+        encoding::bytes::merge(wire_type, &mut bytes, buf, context)?;
+        *text = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.fields().map(|(tag, text)| encoding::string::encoded_len(tag, text)).sum()
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// `RateLimitDescriptor.RateLimitOverride`.
@@ -227,5 +273,41 @@ pub struct MetadataList {
 impl From<MetadataKind> for MetadataValue {
     fn from(kind: MetadataKind) -> Self {
         Self { kind: Some(kind) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An entry as protobuf has it.
+    #[derive(Clone, PartialEq, Message)]
+    struct BytesEntry {
+        #[prost(bytes = "vec", tag = "1")]
+        key: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        value: Vec<u8>,
+        #[prost(uint32, tag = "3")]
+        unknown: u32,
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_read_whatever_their_bytes_are(key: Vec<u8>, value: Vec<u8>, unknown: u32) {
+            let sent = BytesEntry { key, value, unknown };
+            let read = DescriptorEntryMessage::decode(&*sent.encode_to_vec()).unwrap();
+            prop_assert_eq!(&read.key, &String::from_utf8_lossy(&sent.key));
+            prop_assert_eq!(&read.value, &String::from_utf8_lossy(&sent.value));
+        }
+
+        #[test]
+        fn entries_are_written_as_they_are_read(key: String, value: String) {
+            let entry = DescriptorEntryMessage { key, value };
+            let written = entry.encode_to_vec();
+            prop_assert_eq!(written.len(), entry.encoded_len());
+            prop_assert_eq!(DescriptorEntryMessage::decode(&*written).unwrap(), entry);
+        }
     }
 }

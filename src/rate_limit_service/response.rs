@@ -91,10 +91,27 @@ pub fn header_values(fields: &Fields) -> Vec<HeaderValue> {
     values.collect()
 }
 
-/// The metadata of a response: the name of the limit that refuses, and the indices of the descriptors that are over a
-/// limit which only reports. `None` without either.
-pub fn metadata(refused_by: Option<&str>, reported: &[usize]) -> Option<Metadata> {
+/// Whether a call has taken permits, which Envoy gives back when its request ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Permits {
+    /// It has taken none.
+    None,
+    /// It has taken at least one.
+    Taken,
+}
+
+/// The metadata of a response: the name of the limit that refuses, the indices of the descriptors that are over a limit
+/// which only reports, and `permits: taken`, by which Envoy knows that it has permits to give back. `None` without any.
+pub fn metadata(
+    refused_by: Option<&str>,
+    reported: &[usize],
+    permits: Permits,
+) -> Option<Metadata> {
     let mut metadata = Metadata::default();
+    if permits == Permits::Taken {
+        let taken = MetadataKind::Text("taken".to_owned());
+        metadata.fields.insert("permits".to_owned(), taken.into());
+    }
     if let Some(name) = refused_by {
         metadata.fields.insert("refused_by".to_owned(), MetadataKind::Text(name.to_owned()).into());
     }
@@ -215,8 +232,10 @@ mod tests {
 
     #[test]
     fn metadata_names_who_refuses_and_who_reports() {
-        assert_eq!(metadata(None, &[]), None);
-        let fields = metadata(Some("per-user"), &[2]).unwrap().fields;
+        assert_eq!(metadata(None, &[], Permits::None), None);
+        let fields = metadata(None, &[], Permits::Taken).unwrap().fields;
+        assert_eq!(fields["permits"], MetadataKind::Text("taken".into()).into());
+        let fields = metadata(Some("per-user"), &[2], Permits::None).unwrap().fields;
         assert_eq!(fields["refused_by"], MetadataKind::Text("per-user".into()).into());
         let list = MetadataList { values: vec![MetadataKind::Number(2.0).into()] };
         assert_eq!(fields["quotaModeViolations"], MetadataKind::List(list).into());

@@ -3,11 +3,13 @@
 //! | file | content |
 //! |---|---|
 //! | `check` | which limits a domain may name, and which a route |
+//! | `named` | domains with limits of the configuration: which apply by names and values of entries |
 //! | `plan` | the charges of a call: [`RateLimitDomain::plan`] |
 //! | `replaces` | limits of such a file that replace each other |
 //! | `tree` | the tree of descriptors of a file of envoyproxy/ratelimit |
 
 mod check;
+mod named;
 mod plan;
 mod replaces;
 mod tree;
@@ -17,6 +19,7 @@ use std::{path::Path, sync::Arc};
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
 
+use self::named::NamedRules;
 use self::tree::{CompiledTree, DescriptorTree};
 use super::ListenerRules;
 use super::limits::{self, NamedLimit};
@@ -24,16 +27,19 @@ use super::listen::{certificates, tls_fault};
 use super::policy::LimitPolicy;
 use super::section::Section;
 use crate::config::{
-    self, AlgorithmConfig, Config, Duration, Faults, LimitConfig, RateLimitDomainConfig,
-    RateLimitServiceConfig, WindowConfig,
+    self, AlgorithmConfig, Config, Duration, Faults, LimitConfig, RateLimitServiceConfig,
+    WindowConfig,
 };
-use crate::identity::{DescriptorEntry, KeyPart};
+
 use crate::rate_limit_service::LimitRole;
-use crate::tls::{TlsFile, server::OfferedProtocols};
+use crate::tls::{LiveCertificates, TlsError, TlsFile, server::OfferedProtocols};
 
 pub use self::plan::{
     DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall, agreed_name,
 };
+
+/// Maximum length of the part of a limit's name that is after its domain, in bytes.
+const MAX_NAME: usize = 200;
 
 /// Envoy's rate limit service.
 #[derive(Debug)]
@@ -68,31 +74,15 @@ pub struct RateLimitDomain {
 /// Which limits apply to which descriptors.
 #[derive(Debug)]
 enum DescriptorRules {
-    /// By the names of their entries.
-    Names(Vec<NameRule>),
+    /// By the names and values of their entries.
+    Named(NamedRules),
     /// By a tree of names and values.
     Tree(DescriptorTree),
 }
 
-/// The limits of the descriptors whose entries have these names.
-#[derive(Debug)]
-struct NameRule {
-    names: Box<[Box<str>]>,
-    /// Indices in [`RateLimitDomain::limits`].
-    limits: Vec<usize>,
-}
-
 impl Default for DescriptorRules {
     fn default() -> Self {
-        Self::Names(Vec::new())
-    }
-}
-
-impl NameRule {
-    /// True if `entries` have exactly the names of the rule, each once.
-    fn applies_to(&self, entries: &[DescriptorEntry<'_>]) -> bool {
-        let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        self.names.len() == entries.len() && self.names.iter().all(|name| has(name))
+        Self::Named(NamedRules::default())
     }
 }
 
@@ -114,7 +104,7 @@ pub(super) fn compile(
         let section = section.at("domains").entry(name);
         check::limits(&section, domain, config);
         let mut compiled = match &domain.file {
-            None => named_domain(name, domain, limits),
+            None => named::compile(&section, name, domain, limits),
             Some(path) => {
                 file_domain(&section, name, path, config, limits, &mut files).unwrap_or_default()
             }
@@ -136,42 +126,11 @@ fn listener(section: &Section<'_>, service: &RateLimitServiceConfig) -> Listener
     let tls = service.tls.as_ref().and_then(|tls| certificates(section, tls, offered));
     ListenerRules {
         address: service.address.to_string().into(),
-        tls,
+        tls: tls.map(|tls| Arc::new(LiveCertificates::new(tls, offered))),
+        acme: None,
         http2: true,
         proxy_protocol: None,
         redirect_https: None,
-    }
-}
-
-/// A domain with limits of the configuration.
-fn named_domain(
-    name: &str,
-    domain: &RateLimitDomainConfig,
-    limits: &[Arc<LimitPolicy>],
-) -> RateLimitDomain {
-    let consumer = consumer_entry(domain);
-    let (mut compiled, mut rules) = (Vec::new(), Vec::<NameRule>::new());
-    for limit in &domain.limits {
-        let Some(policy) = limits.iter().find(|policy| policy.limit.name() == limit) else {
-            continue;
-        };
-        let names = names(&policy.key.0, consumer);
-        let known = rules.iter().position(|rule| rule.names == names);
-        let index = known.unwrap_or(rules.len());
-        if known.is_none() {
-            rules.push(NameRule { names, limits: Vec::new() });
-        }
-        for policy in [Some(policy), policy.candidate.as_ref()].into_iter().flatten() {
-            rules[index].limits.push(compiled.len());
-            compiled.push(Arc::clone(policy));
-        }
-    }
-    RateLimitDomain {
-        name: name.into(),
-        limits: compiled,
-        rules: DescriptorRules::Names(rules),
-        consumer: consumer.map(Into::into),
-        ..RateLimitDomain::default()
     }
 }
 
@@ -185,7 +144,10 @@ fn file_domain(
     files: &mut Vec<TlsFile>,
 ) -> Option<RateLimitDomain> {
     let at = section.at("file");
-    let read = TlsFile::read(path).map_err(|error| tls_fault(&at, &error));
+    let read = TlsFile::read(path).map_err(|error| match error {
+        TlsError::Pem { path, what } => at.fault(format!("`{path}`: {what}"), "at most 1 MiB"),
+        error => tls_fault(&at, &error),
+    });
     let (file, bytes) = read.ok()?;
     files.push(file);
     let shown = path.display().to_string();
@@ -229,27 +191,11 @@ fn requested_limit(section: &Section<'_>, domain: &str, config: &Config) -> Arc<
     limits::compile_one(section, &named, config, &[])
 }
 
-/// The name of the entry that names the consumer.
-fn consumer_entry(domain: &RateLimitDomainConfig) -> Option<&str> {
-    match &domain.consumer {
-        Some(KeyPart::Descriptor(name)) => Some(name),
-        _ => None,
-    }
-}
-
-/// The names of the entries to which a limit with this key applies, sorted.
-fn names(key: &[KeyPart], consumer: Option<&str>) -> Box<[Box<str>]> {
-    let mut names: Vec<Box<str>> = Vec::new();
-    for part in key {
-        match part {
-            KeyPart::Descriptor(name) => names.push(name.as_str().into()),
-            KeyPart::Consumer | KeyPart::Plan => names.extend(consumer.map(Into::into)),
-            _ => {}
-        }
-    }
-    names.sort_unstable();
-    names.dedup();
-    names.into()
+/// A part of a limit's name with printable characters alone, which header fields can quote.
+fn plain_text(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-/*@".contains(c);
+    let plain = text.chars().map(|c| if is_plain(c) { c } else { '_' });
+    plain.take(MAX_NAME).collect()
 }
 
 impl RateLimitDomain {

@@ -14,6 +14,8 @@ mod observed;
 mod permits;
 /// Files of envoyproxy/ratelimit.
 mod tree;
+/// Limits by the values of entries.
+mod values;
 
 use testkit::{
     backend::{Fleet, MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, on_each},

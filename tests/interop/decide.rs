@@ -89,12 +89,17 @@ impl Asker {
 
     /// The responses to `count` requests of one client, sent in parallel over 20 connections.
     fn in_parallel(&self, count: usize) -> Vec<Response> {
+        self.in_parallel_with("", count)
+    }
+
+    /// The same with these header fields.
+    fn in_parallel_with(&self, fields: &str, count: usize) -> Vec<Response> {
         thread::scope(|scope| {
             let clients: Vec<_> = (0..20)
                 .map(|_| {
                     scope.spawn(|| {
                         let mut client = self.connect();
-                        (0..count / 20).map(|_| client.get("/items/7", "")).collect::<Vec<_>>()
+                        (0..count / 20).map(|_| client.get("/items/7", fields)).collect::<Vec<_>>()
                     })
                 })
                 .collect();

@@ -2,7 +2,7 @@
 
 mod behind;
 mod front;
-mod rate_limits;
+pub(crate) mod rate_limits;
 
 use serde_json::{Value, json};
 use testkit::tls::IdentityFiles;

@@ -5,12 +5,10 @@ use hashbrown::HashSet;
 
 use super::super::section::Section;
 use crate::config::{
-    AlgorithmConfig, Config, CostConfig, LimitConfig, RateLimitDomainConfig, RateLimitServiceConfig,
+    AlgorithmConfig, Config, CostConfig, DOMAIN_SYNTAX, DomainLimitConfig, LimitConfig,
+    RateLimitDomainConfig, RateLimitServiceConfig, is_domain_name,
 };
 use crate::identity::KeyPart;
-
-/// The syntax of a domain's name, for faults.
-const NAME_SYNTAX: &str = "a name of 1 to 128 letters, digits, `_`, `.`, `-`, `/` or `:`";
 
 /// Reports an address that another listener has.
 pub(super) fn address(root: &Section<'_>, config: &Config, service: &RateLimitServiceConfig) {
@@ -46,10 +44,8 @@ pub(super) fn names(section: &Section<'_>, service: &RateLimitServiceConfig) {
     let section = section.at("domains");
     section.ensure(!service.domains.is_empty(), "no domain", "at least one");
     for name in service.domains.keys() {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/:".contains(&byte);
-        let is_name = (1..=128).contains(&name.len()) && name.bytes().all(is_allowed);
-        if !is_name {
-            section.entry(name).fault_at_key(format!("`{name}`"), NAME_SYNTAX);
+        if !is_domain_name(name) {
+            section.entry(name).fault_at_key(format!("`{name}`"), DOMAIN_SYNTAX);
         }
     }
 }
@@ -72,18 +68,37 @@ pub(super) fn limits(section: &Section<'_>, domain: &RateLimitDomainConfig, conf
     }
     let at = section.at("limits");
     at.ensure(!domain.limits.is_empty(), "no limit", "at least one, or `file`");
-    let mut seen = HashSet::<&str, RandomState>::default();
-    for (index, name) in domain.limits.iter().enumerate() {
+    let mut seen = HashSet::<_, RandomState>::default();
+    for (index, item) in domain.limits.iter().enumerate() {
         let at = at.index(index);
+        check_match(&at, item);
+        let Some(name) = &item.limit else { continue };
         at.ensure_reference("limit", name, &config.limits);
-        at.ensure(seen.insert(name), &format!("duplicate limit `{name}`"), "each limit once");
+        let is_new = seen.insert((name, &item.matches));
+        at.ensure(is_new, &format!("duplicate limit `{name}`"), "each limit once");
         if let Some(limit) = config.limits.get(name) {
-            check_limit(&at, name, limit, domain);
+            check_limit(&at, item, limit, domain);
         }
     }
 }
 
-fn check_limit(at: &Section<'_>, name: &str, limit: &LimitConfig, domain: &RateLimitDomainConfig) {
+/// Reports an item without descriptors, or with none or two of `limit` and `quota`.
+fn check_match(at: &Section<'_>, item: &DomainLimitConfig) {
+    let answers = usize::from(item.limit.is_some()) + usize::from(item.quota.is_some());
+    at.ensure(answers == 1, "an item", "either `limit: NAME` or `quota: unlimited` or `blocked`");
+    let has_names = item.quota.is_none() || !item.matches.is_empty();
+    at.ensure(has_names, "`quota` without `match`", "the entries of its descriptors in `match`");
+    let is_named = item.matches.keys().all(|name| !name.is_empty());
+    at.at("match").ensure(is_named, "an entry without a name", "the names of entries");
+}
+
+fn check_limit(
+    at: &Section<'_>,
+    item: &DomainLimitConfig,
+    limit: &LimitConfig,
+    domain: &RateLimitDomainConfig,
+) {
+    let name = item.limit.as_deref().unwrap_or_default();
     let own = at.root().at("limits").entry(name);
     if !own.can_read(&["key", "algorithm", "cost"]) {
         return;
@@ -99,9 +114,9 @@ fn check_limit(at: &Section<'_>, name: &str, limit: &LimitConfig, domain: &RateL
         let what = format!("`{name}` reads `{part}`, which a descriptor does not have");
         at.ensure(is_valid, &what, expected);
     }
-    if limit.key.is_empty() {
+    if limit.key.is_empty() && item.matches.is_empty() {
         let what = format!("`{name}` has no key, so that it applies to no descriptor");
-        at.fault(what, "a key such as [descriptor:user]");
+        at.fault(what, "a key such as [descriptor:user], or `match`");
     }
     if limit.algorithm == AlgorithmConfig::LeakyBucket {
         let what = format!("`{name}` is a `leaky_bucket`, whose requests wait in the gateway");

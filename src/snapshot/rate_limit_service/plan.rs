@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::named::RuleEffect;
 use super::tree::{FoundRate, NodeLimit};
 use super::{DescriptorRules, RateLimitDomain};
 use crate::identity::{
-    DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
+    Consumer, DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
 };
 use crate::limit::{Algorithm, Key, Limit, LimitIdentity, MAX_UNITS, Quota};
 use crate::rate_limit_service::UnitWindow;
@@ -114,14 +115,10 @@ impl RateLimitDomain {
             let hits = Hits::of(descriptor, call.hits_addend);
             let (charges, rule) = match (&descriptor.limit, &self.rules) {
                 (Some(own), _) => self.requested_charges(index, entries, own, context)?,
-                (None, DescriptorRules::Names(rules)) => {
-                    let rule = rules.iter().find(|rule| rule.applies_to(entries));
-                    let limits = rule.map(|rule| &rule.limits[..]).unwrap_or_default();
+                (None, DescriptorRules::Named(rules)) => {
                     let consumer = consumers.get(index).and_then(Option::as_ref);
                     let consumer = consumer.map(OwnedConsumer::view);
-                    Subject::with_descriptor(entries, consumer, |subject| {
-                        self.named_charges(limits, subject, context)
-                    })
+                    self.effect_charges(rules.find(entries), entries, consumer, context)
                 }
                 (None, DescriptorRules::Tree(_)) => self.found_charges(index, &found, context),
             };
@@ -132,6 +129,27 @@ impl RateLimitDomain {
             }
         }
         Ok(planned)
+    }
+
+    /// The charges of one hit to the limits of a rule.
+    fn effect_charges(
+        &self,
+        effect: Option<&RuleEffect>,
+        entries: &[DescriptorEntry<'_>],
+        consumer: Option<Consumer<'_>>,
+        context: ChargeContext<'_>,
+    ) -> (PlannedCharges, DescriptorRule) {
+        match effect {
+            None | Some(RuleEffect::Unlimited) => (PlannedCharges::new(), DescriptorRule::Limits),
+            Some(RuleEffect::Blocked(limit)) => {
+                (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(limit)))
+            }
+            Some(RuleEffect::Counted(limits)) => {
+                Subject::with_descriptor(entries, consumer, |subject| {
+                    self.named_charges(limits, subject, context)
+                })
+            }
+        }
     }
 
     /// The charges of one hit to limits of the configuration, by their indices.

@@ -21,9 +21,6 @@ use crate::identity::{DescriptorEntry, KeyPart};
 use crate::limit::{Algorithm, Limit, LimitIdentity, Quota};
 use crate::sensitive::is_sensitive_name;
 
-/// Maximum length of a limit's name, in bytes.
-const MAX_NAME: usize = 200;
-
 /// A tree of descriptors.
 #[derive(Debug, Default)]
 pub(super) struct DescriptorTree {
@@ -241,10 +238,7 @@ impl TreeCompiler<'_> {
     /// A name that no other limit has: as statistics of envoyproxy/ratelimit, but with a colon after the domain, which
     /// no configured name has, and with printable characters that header fields can quote.
     fn name(&mut self, path: &str) -> String {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-/*@".contains(c);
-        let plain = path.chars().map(|c| if is_plain(c) { c } else { '_' });
-        let plain: String = plain.take(MAX_NAME).collect();
-        let name = format!("{}:{plain}", self.domain);
+        let name = format!("{}:{}", self.domain, super::plain_text(path));
         let numbered = (2..).map(|number| format!("{name}:{number}"));
         let free =
             std::iter::once(name.clone()).chain(numbered).find(|own| !self.names.contains(own));

@@ -30,7 +30,7 @@ fn a_domain_has_limits_that_descriptors_can_be_charged_to() {
     assert_eq!(faults(OWN, KEY, "limits: [ip]"), "");
     for (service, limit, expected) in [
         ("domains: {}", KEY, "1:47: no domain, expected at least one"),
-        ("domains: {'a b': {limits: [own]}}", KEY, "`a b`, expected a name of 1 to 128 letters"),
+        ("domains: {'a b': {limits: [own]}}", KEY, "`a b`, expected a domain of 1 to 128 letters"),
         ("domains: {edge: {}}", KEY, "no limit, expected at least one, or `file`"),
         ("domains: {edge: {limits: [onw]}}", KEY, "unknown limit `onw`, expected `own`"),
         ("domains: {edge: {limits: [own, own]}}", KEY, "duplicate limit `own`"),

@@ -4,15 +4,18 @@ use prost::Message;
 use testkit::{
     client::get,
     gateway::Gateway,
-    http2_client::Http2Client,
-    rate_limit_client::{CallFailure, RateLimitClient, descriptor},
+    http2_client::{self, Http2Client},
+    rate_limit_client::{CallFailure, GRPC_FIELDS, RateLimitClient, descriptor},
 };
 use tidegate::{
     clock::Clock,
     grpc::{MAX_MESSAGE, frame_message},
     rate_limit_service::{
         MAX_DESCRIPTORS, SHOULD_RATE_LIMIT,
-        messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest},
+        messages::{
+            RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+            ResponseCode,
+        },
     },
 };
 
@@ -126,4 +129,74 @@ fn a_message_that_does_not_arrive_ends_with_its_deadline() {
     let answer = gateway.assert_times_out(std::time::Duration::from_secs(1), || exchange.head());
     let answer = answer.expect("a head");
     assert_eq!(answer.headers()["grpc-status"], "4");
+}
+
+/// Envoy copies the bytes of header fields into entries.
+#[test]
+fn values_that_are_not_utf8_are_counted() {
+    let gateway = start();
+    let mut client = connect(&gateway);
+    let call = |last: u8| {
+        let descriptors = vec![descriptor("user=u?")];
+        let call = RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 1 };
+        let mut message = call.encode_to_vec();
+        *message.iter_mut().find(|byte| **byte == b'?').expect("the value") = last;
+        frame_message(&message)
+    };
+    let mut ask = |last| {
+        let reply = client.unary(SHOULD_RATE_LIMIT, &call(last)).expect("a decision");
+        RateLimitResponse::decode(&*reply).expect("a response").overall_code()
+    };
+    let codes: Vec<_> = (0xf0..=0xff).map(&mut ask).collect();
+    let admitted = codes.iter().filter(|code| **code == ResponseCode::Ok).count();
+    let plain = (0..16).filter(|_| ask(b'x') == ResponseCode::Ok).count();
+    assert!(plain < 16, "the quota is smaller");
+    assert_eq!(admitted, plain, "one counter for all of them");
+}
+
+#[test]
+fn unfinished_messages_of_a_connection_are_bounded() {
+    let gateway = start();
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let mut client = Http2Client::connect(address);
+    let head = || http2_client::request("POST", SHOULD_RATE_LIMIT, GRPC_FIELDS);
+    let mut part = vec![0, 0, 16, 0, 0];
+    part.resize(MAX_MESSAGE - 10, b'x');
+    let mut open = Vec::new();
+    let refused = (0..8).find_map(|_| {
+        let mut exchange = client.start(head(), false).expect("a stream");
+        match exchange.send(&part, false) {
+            Ok(()) => open.push(exchange),
+            Err(_) => return Some(exchange),
+        }
+        None
+    });
+    let mut refused = refused.or_else(|| open.pop()).expect("a refused stream");
+    assert_eq!(refused.head().expect("a head").headers()["grpc-status"], "8");
+    assert!((3..=5).contains(&open.len()), "{} messages fit", open.len());
+    open.iter_mut().for_each(http2_client::Http2Exchange::reset);
+    drop(open);
+    let call = RateLimitRequest {
+        domain: "edge".into(),
+        descriptors: vec![descriptor("user=a")],
+        hits_addend: 1,
+    };
+    let message = frame_message(&call.encode_to_vec());
+    testkit::wait::eventually("there is room again", || {
+        let mut exchange = client.start(head(), false).expect("a stream");
+        exchange.send(&message, true).is_ok()
+            && exchange.head().is_ok_and(|head| !head.headers().contains_key("grpc-status"))
+    });
+}
+
+#[test]
+fn resets_of_one_client_of_a_proxy_leave_its_connection_to_the_others() {
+    let gateway = start();
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let mut client = Http2Client::connect(address);
+    for _ in 0..1_200 {
+        let head = http2_client::request("POST", SHOULD_RATE_LIMIT, GRPC_FIELDS);
+        client.start(head, false).expect("a stream").reset();
+    }
+    assert_eq!(client.get(SHOULD_RATE_LIMIT, "").status, 405);
 }

@@ -1,6 +1,9 @@
 //! Calls by the client that grpcio has, in clear and over TLS.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use prost::Message;
 use serde_json::{Value, json};
@@ -29,9 +32,8 @@ fn asks(domain: &str, text: &str) -> String {
 
 /// The outcomes of calls with these messages.
 fn call(address: SocketAddr, method: &str, messages: &[String], tls: &[&str]) -> Vec<Value> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc");
     let mut command = interpreters::python();
-    command.arg("rate_limit.py").current_dir(directory);
+    command.arg("rate_limit.py").current_dir(scripts());
     command.arg(address.to_string()).arg(method).args(messages);
     if !tls.is_empty() {
         command.arg("--tls").args(tls);
@@ -73,6 +75,51 @@ fn calls_of_grpcio_are_decided() {
     assert_eq!(health, [json!({"code": "OK", "reply": "0801"})]);
     let other = call(address, "/other.Service/Method", &[String::new()], &[]);
     assert_eq!(other[0]["code"], "UNIMPLEMENTED", "{other:?}");
+}
+
+#[test]
+fn a_client_that_learns_the_service_by_reflection_calls_it() {
+    let gateway = Gateway::start(RULES);
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let mut command = interpreters::python();
+    command.arg("reflected.py").current_dir(scripts()).arg(address.to_string());
+    let user = json!({"entries": [{"key": "user", "value": "a"}], "hits_addend": "2"});
+    let own = json!({"requests_per_unit": 9, "unit": "DAY"});
+    let own = json!({"entries": [{"key": "other", "value": "b"}], "limit": own});
+    let call = json!({"domain": "edge", "descriptors": [user, own], "hits_addend": 3});
+    let output = command.arg(call.to_string()).output().expect("a client");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+
+    let services = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
+    assert_eq!(found["services"], json!(services));
+    // The published messages are older than these fields, which Envoy 1.40 has.
+    let newer = [
+        "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits",
+        "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride.unit_multiplier",
+        "envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.unit_multiplier",
+    ];
+    assert_eq!(found["differences"], json!(newer.map(|name| format!("{name}: not published"))));
+    assert!(found["fields"].as_u64() >= Some(40), "{}", found["fields"]);
+    let [first, second] = found["replies"].as_array().expect("replies").as_slice() else {
+        panic!("{found}")
+    };
+    for (reply, left) in [(first, [3, 6]), (second, [1, 3])] {
+        assert_eq!(reply["overall_code"], "OK", "{reply}");
+        for (status, left) in reply["statuses"].as_array().expect("statuses").iter().zip(left) {
+            assert_eq!((&status["code"], &status["limit_remaining"]), (&json!("OK"), &json!(left)));
+        }
+        let limits = [0, 1].map(|index| reply["statuses"][index]["current_limit"].clone());
+        let named = |limit: &Value| (limit["requests_per_unit"].clone(), limit["unit"].clone());
+        assert_eq!(named(&limits[0]), (json!(5), json!("MINUTE")));
+        assert_eq!(named(&limits[1]), (json!(9), json!("DAY")));
+    }
+}
+
+/// The folder of the clients.
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc")
 }
 
 #[test]

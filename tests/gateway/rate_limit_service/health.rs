@@ -6,12 +6,12 @@ use prost::Message;
 use testkit::{
     gateway::Gateway,
     http2_client::{Http2Client, Http2Exchange, request},
-    rate_limit_client::{GRPC_FIELDS, RateLimitClient},
+    rate_limit_client::{GRPC_FIELDS, RateLimitClient, descriptor},
 };
 use tidegate::{
     clock::Clock,
     grpc::{
-        frame_message,
+        MAX_MESSAGE, frame_message,
         health::{CHECK, HealthCheckRequest, HealthCheckResponse, ServingStatus, WATCH},
         next_frame,
         reflection::{
@@ -102,6 +102,24 @@ fn a_watched_health_changes_when_the_gateway_stops() {
     });
 }
 
+#[test]
+fn a_gateway_that_is_told_to_stop_says_so_and_still_answers() {
+    let gateway = start();
+    let address = gateway.server.rate_limit_service.expect("the service");
+    let mut watching = Http2Client::connect(address);
+    let mut watch = Streamed::start(&mut watching, WATCH);
+    watch.exchange.send(&health_request(SERVICE), true).expect("an open stream");
+    watch.exchange.head().expect("a head");
+    assert_eq!(watch.next_health(), Some(ServingStatus::Serving));
+    gateway.server.leave();
+    assert_eq!(watch.next_health(), Some(ServingStatus::NotServing));
+    let mut client = connect(&gateway);
+    let message = client.unary(CHECK, &health_request("")).expect("a status");
+    let status = HealthCheckResponse::decode(&message[..]).expect("a status").status();
+    assert_eq!(status, ServingStatus::NotServing);
+    assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["ok 4"]);
+}
+
 /// Asks about `question`s on one stream.
 fn reflect(
     gateway: &Gateway,
@@ -162,14 +180,65 @@ fn reflection_lists_the_services_and_their_files() {
     }
 }
 
-#[test]
-fn what_is_no_question_ends_the_stream() {
-    let gateway = start();
+/// The trailers of a stream with these bytes, and the number of answers before them.
+fn reflect_bytes(gateway: &Gateway, bytes: &[u8]) -> (usize, String) {
     let mut client = Http2Client::connect(gateway.server.rate_limit_service.expect("the service"));
     let mut stream = Streamed::start(&mut client, PATHS[0]);
-    stream.exchange.send(&[9; 20], true).expect("an open stream");
+    // The response may arrive before the body was sent.
+    let _ = stream.exchange.send(bytes, true);
     stream.exchange.head().expect("a head");
-    assert_eq!(stream.next::<ReflectionResponse>(), None);
+    let mut count = 0;
+    while stream.next::<ReflectionResponse>().is_some() {
+        count += 1;
+    }
+    (count, stream.exchange.rest().expect("an end").1)
+}
+
+#[test]
+fn questions_that_cannot_be_read_end_the_stream_with_a_failure() {
+    let gateway = start();
+    let list = ReflectionQuestion::ListServices(String::new());
+    let asked = ReflectionRequest { host: String::new(), message_request: Some(list) };
+    let valid = frame_message(&asked.encode_to_vec());
+    // The field `file_containing_symbol` with a byte that is not UTF-8.
+    let symbol = frame_message(b"\x22\x01\xff");
+    let invalid = "grpc-status: 3\r\n";
+    for (bytes, answers, status) in [
+        (frame_message(b"\xff"), 0, invalid),
+        (symbol.clone(), 0, invalid),
+        ([&valid[..], &symbol].concat(), 1, invalid),
+        (valid[..valid.len() - 1].to_vec(), 0, invalid),
+        (vec![9; 20], 0, "grpc-status: 12\r\n"),
+        (b"\0\x00\x10\x00\x01a".to_vec(), 0, "grpc-status: 8\r\n"),
+        (valid.repeat(2), 2, "grpc-status: 0\r\n"),
+    ] {
+        let (count, trailers) = reflect_bytes(&gateway, &bytes);
+        let shown = &bytes[..bytes.len().min(20)];
+        assert_eq!(count, answers, "{shown:?}");
+        assert!(trailers.starts_with(status), "{shown:?}: {trailers}");
+        assert_eq!(trailers.matches("grpc-status").count(), 1, "{shown:?}: {trailers}");
+        let fails = status != "grpc-status: 0\r\n";
+        assert_eq!(trailers.contains("grpc-message: "), fails, "{shown:?}: {trailers}");
+    }
     let mut client: RateLimitClient = connect(&gateway);
     assert!(client.unary(CHECK, &health_request("")).is_ok(), "the listener still serves");
+}
+
+#[test]
+fn a_question_of_the_maximum_length_is_answered() {
+    let gateway = start();
+    // A symbol behind its tag and three bytes of its length.
+    let symbol = "a".repeat(MAX_MESSAGE - 4);
+    let question = ReflectionQuestion::FileContainingSymbol(symbol);
+    let asked = ReflectionRequest { host: String::new(), message_request: Some(question) };
+    let message = asked.encode_to_vec();
+    assert_eq!(message.len(), MAX_MESSAGE);
+    let mut client = Http2Client::connect(gateway.server.rate_limit_service.expect("the service"));
+    let mut stream = Streamed::start(&mut client, PATHS[0]);
+    stream.exchange.send(&frame_message(&message), true).expect("an open stream");
+    stream.exchange.head().expect("a head");
+    let (answer, trailers) = stream.exchange.rest().expect("an end");
+    // It repeats the question.
+    assert!(answer.len() > MAX_MESSAGE, "{}", answer.len());
+    assert_eq!(trailers, "grpc-status: 0\r\n");
 }

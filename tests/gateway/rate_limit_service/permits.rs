@@ -2,11 +2,12 @@
 
 use testkit::{
     backend::{MEMORY_AND_REDIS, on_each},
-    rate_limit_client::{descriptor, given_back},
+    gateway::Gateway,
+    rate_limit_client::{descriptor, given_back, with_hits},
 };
-use tidegate::clock::Clock;
+use tidegate::{clock::Clock, rate_limit_service::messages::MetadataKind};
 
-use super::{NOW, connect_first};
+use super::{NOW, connect, connect_first};
 
 const RULES: &str = "
     rate_limit_service:
@@ -52,4 +53,23 @@ fn a_permit_that_is_not_given_back_ends_with_its_lease() {
         clock.set(NOW + 31_000);
         assert!(take() && take() && !take());
     });
+}
+
+/// By this Envoy knows whether it has a permit to give back.
+#[test]
+fn an_admitted_call_reports_that_it_has_taken_permits() {
+    let gateway = Gateway::start_at(RULES, Clock::manual(NOW));
+    let mut client = connect(&gateway);
+    let mut permits = |descriptor| {
+        let decided = client.ask("edge", vec![descriptor]);
+        let metadata = decided.0.dynamic_metadata.unwrap_or_default();
+        metadata.fields.get("permits").cloned()
+    };
+    let taken = Some(MetadataKind::Text("taken".into()).into());
+    assert_eq!(permits(descriptor("job=a")), taken);
+    assert_eq!(permits(with_hits("job=a", 0)), None, "a peek");
+    assert_eq!(permits(descriptor("job=a")), taken);
+    assert_eq!(permits(descriptor("job=a")), None, "refused");
+    assert_eq!(permits(given_back("job=a", 1)), None);
+    assert_eq!(permits(descriptor("other=a")), None, "without a limit");
 }

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Asker, Page, attacks::one_of_each_host};
-use crate::server::Server;
+use super::{Asker, Page, QUOTA, attacks::one_of_each_host};
+use crate::{nghttp2::h2load, server::Server};
 
 /// Starts Envoy with a configuration in YAML.
 fn envoy(directory: &Path, configuration: &str, ports: &[u16]) -> Server {
@@ -112,4 +112,17 @@ fn envoy_asks_about_the_request_that_it_received_over_grpc() {
 fn envoy_refuses_over_grpc_while_tidegate_is_away_unless_configured_otherwise() {
     assert_eq!(start_grpc(unchanged).status_without_gateway(), 503);
     assert_eq!(start_grpc(open).status_without_gateway(), 200);
+}
+
+/// The requests arrive before Envoy has a connection to Tidegate.
+#[test]
+fn envoy_opens_no_more_streams_over_grpc_than_tidegate_allows() {
+    const COUNT: usize = 400;
+    let asker = start_grpc(unchanged);
+    let url = format!("http://{}/items/7", asker.address);
+    let count = COUNT.to_string();
+    let output = h2load(&["-n", &count, "-c", "1", "-m", &count], &url);
+    let refused = COUNT - QUOTA;
+    let line = format!("status codes: {QUOTA} 2xx, 0 3xx, {refused} 4xx, 0 5xx");
+    assert!(output.out.contains(&line), "not `{line}`:\n{}", output.text());
 }

@@ -1,10 +1,16 @@
 //! Envoy asks the gateway for decisions, with the configurations of the book's page.
 
+/// Many calls at a time.
+mod bursts;
+/// Limits by path.
+mod paths;
+
 use std::{
     fs,
     io::Write as _,
     net::SocketAddr,
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -29,15 +35,17 @@ use crate::{
 };
 
 /// The configurations of the page: the gateway's, and Envoy's.
-struct Page {
+pub(crate) struct Page {
     gateway: String,
     envoy: Value,
     /// The part of Envoy's that takes permits.
     permits: Value,
+    /// The part of Envoy's for several gateways.
+    several: Value,
 }
 
 impl Page {
-    fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/rate-limit-service.md");
         let text = fs::read_to_string(path).expect("the page");
         let blocks = |language: &str| {
@@ -48,10 +56,10 @@ impl Page {
             blocks.map(block).collect::<Vec<_>>()
         };
         let foreign = blocks("yaml,foreign");
-        let [envoy, _, permits] = &foreign[..] else { panic!("{} blocks", foreign.len()) };
+        let [envoy, _, permits, several] = &foreign[..] else { panic!("{} blocks", foreign.len()) };
         let value = |text: &str| serde_yaml::from_str(text).expect("YAML");
         let gateway = blocks("yaml,file=tidegate.yaml").remove(0);
-        Self { gateway, envoy: value(envoy), permits: value(permits) }
+        Self { gateway, envoy: value(envoy), permits: value(permits), several: value(several) }
     }
 
     /// The gateway's configuration, with its service on a free port.
@@ -80,15 +88,15 @@ const HOST: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/type
 const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config";
 
 /// Envoy before an application.
-struct Edge {
-    address: SocketAddr,
+pub(crate) struct Edge {
+    pub(crate) address: SocketAddr,
     _files: Files,
     _envoy: Server,
 }
 
 impl Edge {
     /// Starts Envoy, with changes to its configuration.
-    fn start(
+    pub(crate) fn start(
         page: &Page,
         application: &Upstream,
         service: u16,
@@ -109,7 +117,7 @@ impl Edge {
     }
 }
 
-fn service_of(gateway: &Gateway) -> u16 {
+pub(crate) fn service_of(gateway: &Gateway) -> u16 {
     gateway.server.rate_limit_service.expect("the service").port()
 }
 
@@ -122,7 +130,7 @@ fn a_client_behind_envoy_reads_the_gateways_headers() {
         let admitted = edge.get("a");
         assert_eq!(admitted.status, 200, "{}", admitted.text());
         assert_eq!(admitted.number("x-ratelimit-remaining"), left);
-        assert_eq!(admitted.header("x-ratelimit-resource"), Some("per-path"));
+        assert_eq!(admitted.header("x-ratelimit-resource"), Some("per-route"));
     }
     let refused = edge.get("a");
     assert_eq!(refused.status, 429);
@@ -155,11 +163,15 @@ fn two_hundred_parallel_requests_against_a_quota_of_a_hundred_admit_exactly_a_hu
 
 /// Starts the binary with the page's configuration and its service on `port`.
 fn start_process(files: &Files, page: &Page, port: u16) -> Process {
+    start_process_with(files, page, port, "")
+}
+
+/// The same with further sections.
+fn start_process_with(files: &Files, page: &Page, port: u16, more: &str) -> Process {
     let rules = page.gateway.replace("127.0.0.1:8081", &loopback(port).to_string());
-    let sections =
-        "listen: [{address: '127.0.0.1:0'}]\nadmin: {address: '127.0.0.1:0'}\nworkers: 1\n";
+    let sections = "listen: [{address: '127.0.0.1:0'}]\nadmin: {address: '127.0.0.1:0', hosts: [gateway.test]}\nworkers: 1\n";
     let name = format!("{port}.yaml");
-    fs::write(files.path(&name), format!("{sections}{rules}")).expect("a file");
+    fs::write(files.path(&name), format!("{sections}{more}{rules}")).expect("a file");
     Process::start(command(files.directory(), &["--config", &name]))
 }
 
@@ -205,37 +217,111 @@ fn what_envoy_does_while_the_service_is_gone_or_hangs() {
     assert!(open.get("restarted").header("x-ratelimit-remaining").is_some());
 }
 
-#[test]
-fn reloads_lose_no_request() {
-    let (page, application) = (Page::read(), Upstream::hello());
-    let rules = page.gateway().replace("quota: 10", "quota: 100");
-    let gateway = Gateway::start(&rules);
-    let edge = Edge::start(&page, &application, service_of(&gateway), |config| {
-        config.pointer_mut(FILTER).expect("the filter")["failure_mode_deny"] = json!(true);
-    });
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    let (edge, is_over) = (&edge, &is_over);
-    let statuses: Vec<u16> = thread::scope(|scope| {
+/// Denies requests that Tidegate does not decide.
+fn deny_undecided(config: &mut Value) {
+    config.pointer_mut(FILTER).expect("the filter")["failure_mode_deny"] = json!(true);
+}
+
+/// The statuses of requests of four clients, each request of another user, while `action` runs.
+fn statuses_during(edge: &Edge, action: impl FnOnce()) -> Vec<u16> {
+    let is_over = AtomicBool::new(false);
+    let is_over = &is_over;
+    thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|n| {
                 scope.spawn(move || {
                     let mut statuses = Vec::new();
-                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !is_over.load(Relaxed) {
                         statuses.push(edge.get(&format!("{n}-{}", statuses.len())).status);
                     }
                     statuses
                 })
             })
             .collect();
-        for n in 0..20 {
-            let quota = format!("quota: {}", 100 + n);
-            gateway.reload(&rules.replace("quota: 100,", &format!("{quota},"))).expect("a reload");
-        }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        action();
+        is_over.store(true, Relaxed);
         clients.into_iter().flat_map(|client| client.join().expect("statuses")).collect()
-    });
+    })
+}
+
+fn assert_all_admitted(statuses: &[u16]) {
     assert!(statuses.len() > 20, "{}", statuses.len());
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+}
+
+#[test]
+fn reloads_lose_no_request() {
+    let (page, application) = (Page::read(), Upstream::hello());
+    let rules = page.gateway().replace("quota: 10", "quota: 100");
+    let gateway = Gateway::start(&rules);
+    let edge = Edge::start(&page, &application, service_of(&gateway), deny_undecided);
+    assert_all_admitted(&statuses_during(&edge, || {
+        for n in 0..20 {
+            let quota = format!("quota: {},", 100 + n);
+            gateway.reload(&rules.replace("quota: 100,", &quota)).expect("a reload");
+        }
+    }));
+}
+
+#[test]
+fn upgrades_lose_no_request() {
+    let (page, application, files) = (Page::read(), Upstream::hello(), Files::new());
+    let port = free_port();
+    let mut process = start_process(&files, &page, port);
+    let edge = Edge::start(&page, &application, port, deny_undecided);
+    assert_all_admitted(&statuses_during(&edge, || {
+        for _ in 0..3 {
+            let before = application.request_count();
+            process.upgrade();
+            eventually("requests go on", || application.request_count() > before + 20);
+        }
+    }));
+}
+
+/// A second Tidegate, and the page's health check, which is quicker here.
+fn with_second(page: &Page, port: u16, config: &mut Value) {
+    let cluster = config.pointer_mut("/static_resources/clusters/1").expect("the service's");
+    let mut checks = page.several["health_checks"].clone();
+    checks[0]["interval"] = json!("0.2s");
+    checks[0]["timeout"] = json!("5s");
+    cluster["health_checks"] = checks;
+    let endpoints = cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints");
+    let endpoints = endpoints.and_then(Value::as_array_mut).expect("its endpoint");
+    let mut second = endpoints[0].clone();
+    second["endpoint"]["address"]["socket_address"]["port_value"] = json!(port);
+    endpoints.push(second);
+}
+
+#[test]
+fn a_drain_of_one_of_two_loses_no_request() {
+    let (page, application, files) = (Page::read(), Upstream::hello(), Files::new());
+    let ports = [free_port(), free_port()];
+    let start = |port| start_process_with(&files, &page, port, "drain_delay: 3s\n");
+    let mut processes = ports.map(start);
+    let edge = Edge::start(&page, &application, ports[0], |config| {
+        deny_undecided(config);
+        with_second(&page, ports[1], config);
+    });
+    eventually("both are asked", || {
+        edge.get("first");
+        processes.iter().all(|process| calls(process) > 0)
+    });
+    assert_all_admitted(&statuses_during(&edge, || {
+        for (process, port) in processes.iter_mut().zip(ports) {
+            process.signal(Signal::TERM);
+            assert_eq!(process.wait_exit().code(), Some(0));
+            *process = start(port);
+            eventually("the new one is asked", || calls(process) > 20);
+        }
+    }));
+}
+
+/// Number of calls that a process has answered.
+fn calls(process: &Process) -> u64 {
+    let metrics = get(process.admin, "/metrics", "Connection: close\r\n").text();
+    let lines = metrics.lines().filter(|line| line.starts_with("tidegate_requests_total{"));
+    let lines = lines.filter(|line| line.contains("rate_limit_service:edge"));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// Replaces the descriptors by the page's second example: a permit is taken before a request, and given back when its
@@ -261,6 +347,7 @@ fn permits_come_back_when_requests_end_and_when_envoy_is_killed() {
         "per-user: {quota: 100, window: 1m,",
         "per-user: {algorithm: concurrency, quota: 2, window: 3s,",
     );
+    let rules = rules.replace("[per-user", "[{limit: per-user, match: {permits: taken}}, per-user");
     let gateway = Gateway::start(&rules);
     let edge = Edge::start(&page, &application, service_of(&gateway), |config| {
         take_and_give_back(&page, config);
@@ -284,7 +371,11 @@ fn permits_come_back_when_requests_end_and_when_envoy_is_killed() {
     };
     let slow = [slow(), slow()];
     eventually("two permits are taken", || taken() == 2);
-    assert_eq!(edge.get("a").status, 429);
+    // Refused requests give nothing back.
+    for _ in 0..10 {
+        assert_eq!(edge.get("a").status, 429);
+    }
+    assert_eq!(taken(), 2);
     let killed: Instant = instant();
     drop(edge);
     eventually("their leases end", || taken() == 0);
