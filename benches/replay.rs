@@ -74,6 +74,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             upstream: "127.0.0.1:9000",
             upstream_time: Some(Duration::from_millis(1)),
             attempts: 1,
+            priority: None,
             cut: None,
             request_id: b"520e7ab9db66c88e2b71a8d7bc122259",
             referer: b"",

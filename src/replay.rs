@@ -11,6 +11,7 @@
 //! | `line`, `logged_costs` | a parsed line; what its limits charged |
 //! | `reorder` | sorts lines by time |
 //! | `config_replay` | [`ConfigReplay`]: decides the requests under one configuration |
+//! | `waiting` | who would have waited in the waiting room |
 //! | `counts`, `report` | counts of decisions; the report of a replay |
 //! | `notes` | notes on data that a log lacks |
 //!
@@ -43,6 +44,7 @@ mod notes;
 mod reader;
 mod reorder;
 pub mod report;
+mod waiting;
 
 use std::io::{self, Read};
 
@@ -56,6 +58,7 @@ pub use self::{
     line::{LineError, LogLine, MAX_LINE},
     logged_costs::LoggedCosts,
     reader::{LineReader, RawLine, open},
+    waiting::{UserWait, WaitEnd, WaitingCounts},
 };
 use self::{
     config_replay::{LoggedRequest, PlannedRequest},
@@ -281,6 +284,9 @@ impl Replay {
         while let Some((time, pending)) = self.pending.pop() {
             self.decide(time, pending, &mut observer);
         }
+        for config in &mut self.configs {
+            config.finish(self.now);
+        }
     }
 
     fn decide(
@@ -295,11 +301,16 @@ impl Replay {
         self.now = self.now.max(time);
         let at = LogEvent { time: self.now, position };
         self.span = Some((self.span.map_or(self.now, |(first, _)| first), self.now));
+        let has_room = self.configs.iter().any(|config| config.waiting().is_some());
+        let name = has_room.then(|| caller.clone());
         let counts = self.callers.entry(caller);
         counts.requests += 1;
         let mut outcomes: SmallVec<[RequestOutcome; 2]> = SmallVec::new();
         for (config_index, (config, plan)) in self.configs.iter_mut().zip(plans).enumerate() {
             let outcome = config.decide(plan, &mut limit_requests, at);
+            if let Some(name) = &name {
+                config.wait(plan, &outcome, name, at.time);
+            }
             counts.refused[config_index] += u64::from(outcome.is_refused());
             for limit in outcome.refusing() {
                 counts.add_refusal(config_index, *limit);

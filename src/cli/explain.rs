@@ -8,6 +8,7 @@ mod limit_explanation;
 mod overridden;
 mod request;
 mod route_changes;
+mod waiting_turn;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,10 +22,12 @@ use self::explanation::Explanation;
 use self::overridden::ExplainedOverrides;
 use self::request::Request;
 use super::config_file::{ConfigOption, is_config};
-use super::{Exit, exit_after_write, load, print_error, usage_error};
+use super::{Exit, exit_after_write, print_error, usage_error};
 use crate::clock::Clock;
-use crate::config::EnvLookup;
-use crate::overrides::read_file;
+use crate::config::{EnvLookup, Faults, LoadedConfig};
+use crate::overrides::{OverridesContent, read_file, read_file_or_list};
+use crate::server;
+use crate::snapshot::Snapshot;
 
 /// Arguments of `explain`.
 #[derive(clap::Args, Debug)]
@@ -43,7 +46,7 @@ pub(super) struct ExplainArgs {
     /// The consumer that sends the request, on a route with `auth`; if left out, the headers authenticate.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// A file of overrides, instead of the configuration's `overrides.file`.
+    /// A file of overrides, instead of the configuration's `overrides.file`; or the answer of `GET /api/overrides`.
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
     /// The address that the connection comes from.
@@ -101,18 +104,20 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         Ok(named) => named,
         Err(exit) => return exit,
     };
-    let (_, snapshot) = match load(file, env) {
+    let (loaded, snapshot) = match Snapshot::load(file, env) {
         Ok(loaded) => loaded,
-        Err(exit) => return exit,
+        Err(error) => {
+            print_error(&error);
+            return Exit::from_load_error(&error);
+        }
     };
     let ExplainArgs { method, headers, client, consumer, .. } = arguments;
     let consumers = match snapshot.consumers.load() {
         Ok(consumers) => consumers,
         Err(faults) => return print_error(&faults),
     };
-    let file = arguments.overrides.as_deref().or(snapshot.overrides_file.as_deref());
-    let content = match file.map(read_file).transpose() {
-        Ok(content) => content.unwrap_or_default(),
+    let content = match known_overrides(arguments, &loaded, &snapshot, env) {
+        Ok(content) => content,
         Err(faults) => return print_error(&faults),
     };
     let now = Clock::system().store_time();
@@ -138,6 +143,25 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
         return print_json(&explanation, out);
     }
     exit_after_write(explanation.print(out), Exit::Ok)
+}
+
+/// The overrides of the file that an option or the configuration names, with the secret of their keys.
+fn known_overrides(
+    arguments: &ExplainArgs,
+    loaded: &LoadedConfig,
+    snapshot: &Snapshot,
+    env: EnvLookup<'_>,
+) -> Result<OverridesContent, Faults> {
+    let mut content = match (&arguments.overrides, &snapshot.overrides_file) {
+        (Some(named), _) => read_file_or_list(named)?,
+        (None, Some(own)) => read_file(own)?,
+        (None, None) => return Ok(OverridesContent::default()),
+    };
+    if content.secret.is_none() {
+        // Without it, overrides of keys apply to no request.
+        content.secret = server::shared_secret(loaded, env).ok().flatten();
+    }
+    Ok(content)
 }
 
 fn print_json(explanation: &impl Serialize, out: &mut dyn Write) -> Exit {

@@ -8,12 +8,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use smallvec::SmallVec;
 
 use self::plan_change::{PlanChange, load_changed};
 use super::config_file::{ConfigOption, default_exists, is_config};
+use super::duration::parse_duration;
 use super::{Exit, exit_after_write, load, print_error, usage_error};
 use crate::config::EnvLookup;
 use crate::identity::KeySecret;
@@ -45,6 +47,9 @@ pub(super) struct ReplayArgs {
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
+    /// How long a user of the waiting room waits before it gives up, such as 20m.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_duration)]
+    patience: Duration,
     /// Number of callers to print.
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
@@ -124,7 +129,8 @@ fn prepare(arguments: &ReplayArgs, env: EnvLookup<'_>) -> Result<(replay::Replay
             iter::once(path.display().to_string()).chain(changes).collect::<Vec<_>>().join(" ");
         let secret = KeySecret(secret()?, secret()?);
         let config = ConfigReplay::new(&name, snapshot, max_keys as usize, secret);
-        configs.push(config.with_consumers(consumers));
+        let patience = arguments.patience.as_millis() as u64;
+        configs.push(config.with_consumers(consumers).with_patience(patience));
     }
     let logs = logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     Ok((replay::Replay::new(configs, &arguments.host), logs))

@@ -1,6 +1,7 @@
 //! Notes on data that a log lacks and rules that are not replayed, so that results are not misread.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::{ConfigReplay, Format, Replay};
 use crate::identity::KeyPart;
@@ -42,12 +43,7 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         ));
     }
     for config in &replay.configs {
-        if config.snapshot.throttle.is_some() {
-            notes.push(format!(
-                "{}: the throttle is not replayed and refuses no request here",
-                config.name
-            ));
-        }
+        notes.extend(throttle_note(config));
         if config.undecided > 0 {
             notes.push(format!(
                 "{}: requests whose route depends on a header, a query or a weight that the log does not \
@@ -94,6 +90,21 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         );
     }
     notes
+}
+
+/// A note on what a replay does of the throttle, if there is one.
+fn throttle_note(config: &ConfigReplay) -> Option<String> {
+    config.snapshot.throttle.as_ref()?;
+    let name = &config.name;
+    let Some(patience) = config.patience() else {
+        return Some(format!("{name}: the throttle is not replayed and refuses no request here"));
+    };
+    let patience = humantime::format_duration(Duration::from_millis(patience));
+    Some(format!(
+        "{name}: the waiting room is that of one gateway. A user that is refused is assumed to ask again when its \
+         ticket asks for it, until it is admitted, or gives up after {patience}; its requests of the log are not \
+         sent while it waits. Limits are charged at the times of the log, whether or not a user waits"
+    ))
 }
 
 /// Notes on rules of limits that cannot be replayed from a log.

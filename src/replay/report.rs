@@ -1,10 +1,13 @@
 //! The report of a replay, printed as tables or as JSON. Its field names are the JSON's: a stable interface.
 
+mod waiting;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
+pub use self::waiting::WaitingReport;
 use super::{
     CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, LoggedCaller, Replay,
     line::excerpt, notes,
@@ -94,6 +97,8 @@ pub struct ConfigResult {
     pub routes: Vec<ReportRow>,
     /// The callers with the most refusals, then those with the most requests.
     pub callers: Vec<CallerRow>,
+    /// What the waiting room of the throttle would have done; `None` without one.
+    pub waiting_room: Option<WaitingReport>,
 }
 
 /// Decisions of one limit or route.
@@ -264,6 +269,7 @@ impl ConfigResult {
                 .map(|(route, counts)| ReportRow::new(replay, &route.name, counts))
                 .collect(),
             callers: callers.collect(),
+            waiting_room: config.waiting().map(|counts| WaitingReport::new(counts, top)),
         }
     }
 }
@@ -325,6 +331,7 @@ fn file_and_line(replay: &Replay, position: LogPosition) -> String {
     format!("{file}:{}", position.line)
 }
 
+/// The caller as the report has it.
 fn caller_name(caller: &LoggedCaller) -> String {
     match caller {
         LoggedCaller::Address(address) => address.to_string(),

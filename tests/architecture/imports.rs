@@ -6,7 +6,8 @@ use crate::{
 };
 
 /// Modules that are independent of the path of a request: each can be read and tested alone.
-const LEAVES: [&str; 24] = [
+const LEAVES: [&str; 25] = [
+    "acme",
     "auth",
     "balance",
     "compress",
@@ -34,7 +35,12 @@ const LEAVES: [&str; 24] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 93] = [
+const ALLOWED: [(&str, &str, &str); 100] = [
+    ("acme", "clock", "orders are due at a time, and their pauses wait on the clock"),
+    ("acme", "config", "the challenge is its type"),
+    ("acme", "file", "accounts and certificates are files"),
+    ("acme", "http_client", "authorities are asked by the client of the gateway itself"),
+    ("acme", "tls", "it makes and shows certificates"),
     ("ext_authz", "grpc", "a response has a gRPC status"),
     ("ext_authz", "http1", "a check describes a request, by the rules for requests"),
     ("rate_limit_service", "grpc", "reflection describes its messages"),
@@ -50,6 +56,8 @@ const ALLOWED: [(&str, &str, &str); 93] = [
     ("identity", "usage", "a member of a request's body is a part of a key"),
     ("config", "status", "lists of statuses are compiled to sets"),
     ("throttle", "status", "responses with some statuses make no token active"),
+    ("config", "priority", "the schema shows its range and its default"),
+    ("upstream", "priority", "waiting requests are served by their priorities"),
     ("upstream", "status", "health checks and retries depend on sets of statuses"),
     ("auth", "clock", "a key expires at a `StoreTime`"),
     ("auth", "config", "it checks the records of consumers that a file has"),
@@ -139,7 +147,7 @@ const ALLOWED: [(&str, &str, &str); 93] = [
 ];
 
 /// What the other modules may import. A module that is not in the list of another is above or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 25] = [
+const MAY_IMPORT: [(&str, &[&str]); 26] = [
     // Several modules bound what a client address uses, and count it here.
     ("client_usage", &[]),
     ("handover", &[]),
@@ -151,10 +159,11 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     ("mix", &[]),
     ("secret", &[]),
     ("sensitive", &[]),
+    ("priority", &[]),
     ("status", &[]),
     ("metrics", &["counter"]),
     // `clock`: losses are reported at most once a minute. `escape`: text of requests must not control a terminal.
-    ("telemetry", &["clock", "escape"]),
+    ("telemetry", &["clock", "escape", "priority"]),
     (
         "error",
         &[
@@ -165,6 +174,8 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "snapshot",
         &[
+            "acme",
+            "priority",
             "status",
             "auth",
             "balance",
@@ -227,7 +238,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
         "replay",
         &[
             "auth", "clock", "error", "escape", "http1", "identity", "limit", "plan", "route",
-            "snapshot", "store",
+            "secret", "snapshot", "store", "throttle",
         ],
     ),
     ("live", &["auth", "overrides", "snapshot"]),
@@ -235,6 +246,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "gateway",
         &[
+            "acme",
             "auth",
             "balance",
             "client_usage",
@@ -255,6 +267,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "mix",
             "overrides",
             "plan",
+            "priority",
             "rate_limit_service",
             "respond",
             "route",
@@ -270,10 +283,11 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
             "usage",
         ],
     ),
-    // `snapshot`: the rules of a listener say what precedes HTTP. `tls`: handshakes with clients.
+    // `snapshot`: the rules of a listener say what precedes HTTP. `tls`: handshakes with clients. `acme`: those of authorities.
     (
         "connection",
         &[
+            "acme",
             "clock",
             "connection_state",
             "gateway",
@@ -302,6 +316,8 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "admin",
         &[
+            "acme",
+            "priority",
             "status",
             // It makes keys of consumers, and checks records.
             "auth",
@@ -330,6 +346,7 @@ const MAY_IMPORT: [(&str, &[&str]); 25] = [
     (
         "server",
         &[
+            "acme",
             "admin",
             "clock",
             "config",

@@ -1,7 +1,8 @@
 //! How one request is decided, by the same code as a live request; printed as text or JSON.
 
+mod text;
+
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -11,12 +12,13 @@ use super::limit_explanation::{LimitCharge, LimitExplanation, charge, limit_char
 use super::overridden::{ExplainedOverrides, OverrideExplanation};
 use super::request::Request;
 use super::route_changes::{RouteChanges, routed};
+use super::waiting_turn::WaitingTurn;
 use crate::balance::TargetKey;
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::grpc;
 use crate::http1::{DescriptionError, Fields, RequestHead};
-use crate::identity::{AddressSource, Consumer, OwnedConsumer};
+use crate::identity::{Consumer, OwnedConsumer};
 use crate::limit::Admission;
 use crate::plan::{
     self, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
@@ -72,6 +74,9 @@ pub(super) struct Explanation {
     unlimited: Vec<String>,
     /// True if the throttle applies.
     throttle: bool,
+    /// What the waiting room does with the request; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_room: Option<WaitingTurn>,
     /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, `denied`
     /// by the route's `allow` or `deny`, or `not_checked` if the request ends before its limits are charged.
     decision: &'static str,
@@ -96,6 +101,9 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
+    /// How important the request is while all servers are full, from 0 to 9; `None` if no request waits for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u8>,
     #[serde(skip)]
     question_form: QuestionForm,
     #[serde(skip)]
@@ -149,7 +157,7 @@ impl Explanation {
         let view = RequestView::of(head);
         let listener = request.listener(snapshot);
         let names = listener.and_then(|listener| listener.tls.as_ref());
-        let certificate = names.map(|names| names.select(Some(&view.host)));
+        let certificate = names.map(|names| names.load().select(Some(&view.host)));
         let source = RequestSource::Request { peer: request.peer, caller: EXAMPLE_CALLER };
         let has_throttle = snapshot.throttle.is_some();
         let input = DecisionInput {
@@ -217,6 +225,8 @@ impl Explanation {
             NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied, .. })
         );
         self.throttle = route.throttle && has_throttle && !is_denied;
+        let waiting_room = WaitingTurn::of(snapshot, &next, details.consumer);
+        self.waiting_room = waiting_room.filter(|_| self.throttle);
         let NextStep::Proceed(mut plan) = next else { return self.follow(next, snapshot, head) };
         if let Some(error) = unauthenticated {
             return Err(plan.refused_after_throttle.take().unwrap_or(error));
@@ -371,6 +381,9 @@ impl Explanation {
                 let query = query.map(|query| format!("?{query}"));
                 self.forwarded = Some(path.into_owned() + &query.unwrap_or_default());
                 self.changes.add_request(routed);
+                let priority = snapshot.priority(route, self.plan.as_deref());
+                let has_queue = servers.bounds.max_pending > 0;
+                self.priority = has_queue.then_some(priority.number());
                 self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();
                 if let Some((target, reason)) =
                     chosen_target(servers, TargetKey(plan.target_key.unwrap_or_default()))
@@ -411,7 +424,7 @@ impl Explanation {
             respond::error_reply(error, reports, "", self.form, own)
         };
         self.status = Some(response.status.as_u16());
-        self.reason = Some(error.detail());
+        self.reason = Some(error.detail().into_owned());
         self.add_headers(&response.fields);
         let rules = route.and_then(Route::decide);
         let sent = rules.map_or(response.status, |rules| rules.sent_status(response.status));
@@ -434,84 +447,6 @@ impl Explanation {
                 _ => _ = self.headers.insert(name, value),
             }
         }
-    }
-
-    /// Prints the explanation as text.
-    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { method, host, path, client, .. } = self;
-        if !path.is_empty() {
-            writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
-        }
-        if let Some(question) = &self.question {
-            writeln!(out, "           a proxy asks about it by {question}")?;
-        }
-        if self.client_source == AddressSource::Unverified.label() {
-            writeln!(
-                out,
-                "           a trusted proxy that names no client; tiers by address do not apply"
-            )?;
-        }
-        let prefix = self.prefix.iter().map(|prefix| format!(", by the prefix {prefix}"));
-        let prefix: String = prefix.collect();
-        writeln!(out, "route      {}{prefix}", self.route.as_deref().unwrap_or("none"))?;
-        self.changes.print_match(out)?;
-        if let Some(consumer) = &self.consumer {
-            let plan = self.plan.as_ref().map_or(String::new(), |plan| format!(", plan {plan}"));
-            writeln!(out, "consumer   {consumer}{plan}")?;
-        }
-        if self.consumers_in_redis {
-            writeln!(
-                out,
-                "           consumers are in Redis, where no record is read: `--consumer NAME` is taken as given, without a plan"
-            )?;
-        }
-        for own in &self.overrides {
-            own.print(out)?;
-        }
-        for limit in &self.limits {
-            limit.print(out)?;
-        }
-        let tier = if self.plan.is_some() { "tier or plan" } else { "tier" };
-        for name in &self.unlimited {
-            let is_overridden = self.overrides.iter().any(|own| own.limit == *name);
-            let reason = if is_overridden {
-                "by an override".to_owned()
-            } else {
-                format!("the caller is in an unlimited {tier}")
-            };
-            writeln!(out, "limit      {name}: not counted, {reason}")?;
-        }
-        if self.throttle {
-            writeln!(out, "throttle   while throttling, only active users are admitted")?;
-        }
-        let caller = if self.limits.is_empty() { "" } else { " (for a caller with unused quotas)" };
-        writeln!(out, "decision   {}{caller}", self.decision)?;
-        if let Some(status) = self.status {
-            let reason = self.reason.as_deref().unwrap_or("a response of the gateway itself");
-            let sent = self.sent_status.map(|sent| format!(", sent as {sent}"));
-            writeln!(out, "response   {status}{}: {reason}", sent.unwrap_or_default())?;
-        }
-        for (index, (name, value)) in self.headers.iter().enumerate() {
-            let label = if index == 0 { "headers" } else { "" };
-            let value = if value.is_empty() { "(empty)" } else { value };
-            writeln!(out, "{label:11}{name}: {value}")?;
-        }
-        if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
-            let targets = self.targets.join(", ");
-            let over = match self.upstream_protocol {
-                Some(UpstreamProtocol::Http2) => " over HTTP/2",
-                Some(UpstreamProtocol::Auto) => " over HTTP/2, if the server chooses it",
-                Some(UpstreamProtocol::Http1) | None => "",
-            };
-            writeln!(out, "forwarded  {method} {target} to {upstream}{over}: {targets}")?;
-            let has_choice = self.targets.len() > 1;
-            if let (Some(target), Some(reason), true) =
-                (&self.target, &self.target_reason, has_choice)
-            {
-                writeln!(out, "target     {target}: {reason}, if all are in service without load")?;
-            }
-        }
-        self.changes.print_changes(out)
     }
 }
 

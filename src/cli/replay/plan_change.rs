@@ -58,7 +58,7 @@ pub(super) fn load_changed(
     }
     let loaded = Snapshot::load_changed(path, env, |plans| {
         for PlanChange { plan, limit, quota, .. } in changes {
-            plans.entry(plan.clone()).or_default().insert(limit.clone(), *quota);
+            plans.entry(plan.clone()).or_default().quotas.insert(limit.clone(), *quota);
         }
     });
     let loaded = loaded.map(|(loaded, snapshot)| (loaded.config, snapshot));

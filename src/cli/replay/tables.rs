@@ -1,5 +1,7 @@
 //! Prints a replay's report as tables.
 
+mod waiting;
+
 use std::io::{self, Write};
 use std::iter;
 
@@ -71,7 +73,8 @@ fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
         let limit = row.limit.clone().unwrap_or_else(|| "-".to_owned());
         vec![row.caller.clone(), grouped(row.requests), grouped(row.refused), limit]
     });
-    table(&["caller", "requests", "refused", "by"], &[1, 2], callers, out)
+    table(&["caller", "requests", "refused", "by"], &[1, 2], callers, out)?;
+    result.waiting_room.as_ref().map_or(Ok(()), |room| waiting::print(room, out))
 }
 
 fn rows(what: &str, rows: &[ReportRow], out: &mut dyn Write) -> io::Result<()> {

@@ -5,7 +5,7 @@ use testkit::{tls::Authority, upstream::Upstream, yaml::fill};
 use tidegate::cli;
 
 use super::{configuration, explained};
-use crate::replay::run;
+use crate::{auth::hash, replay::run};
 
 #[test]
 fn text_output_shows_keys_and_no_secrets() {
@@ -210,4 +210,52 @@ fn refusals_of_grpc_are_shown_with_their_metadata() {
         (&headers["grpc-status"], &headers["grpc-message"]),
         (&"12".into(), &explanation["reason"])
     );
+}
+
+#[test]
+fn the_waiting_room_is_named_with_what_it_does() {
+    let (config, _directory) = configuration(&fill(
+        "
+        client: {token: [cookie:session]}
+        upstreams: {app: {targets: ['http://127.0.0.1:9000']}}
+        auth: {keys: {api_key: {}}}
+        plans: {gold: {priority: 3}}
+        consumers: {entries: [{name: ann, plan: gold, keys: [{sha256: {hash}}]}]}
+        throttle: {max_active: 1000, waiting_room: {}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app}
+          - {name: login, match: {path: /login}, upstream: app, throttle: false}
+          - {name: small, match: {path: /small}, upstream: app, max_body: 1B}
+          - {name: known, match: {path: /known}, upstream: app, auth: [keys]}
+        ",
+        [("hash", hash("ann"))],
+    ));
+    let waits = "room       a user that is not active gets a ticket and waits; its place is not known here\n";
+    let no_token =
+        "room       the request has no token: it gets no ticket, and is refused while throttling\n";
+    let early = "room       a user that is not active gets a ticket and waits, with a head start of 120 s; its place is not known here\n";
+    let session = &["-H", "Cookie: session=a"][..];
+    let waiting = |head_start: u64| json!({"turn": "waits", "head_start": head_start});
+    let refused = json!({"turn": "no_token"});
+    for (path, headers, expected) in [
+        ("/a", session, Some((waiting(0), waits))),
+        (
+            "/small",
+            &["-H", "Cookie: session=a", "-H", "Content-Length: 5"],
+            Some((waiting(0), waits)),
+        ),
+        ("/a", &[], Some((refused.clone(), no_token))),
+        // A session that the gateway does not verify is no consumer.
+        ("/known", session, Some((refused, no_token))),
+        ("/known", &["-H", "X-Api-Key: key of ann"], Some((waiting(120), early))),
+        ("/login", session, None),
+    ] {
+        let text = run(&[&["explain", "-c", &config, path], headers].concat());
+        let line = text.lines().find(|line| line.starts_with("room"));
+        let named = expected.as_ref().map(|(_, line)| line.trim_end());
+        assert_eq!(line, named, "{path} {headers:?}: {text}");
+        let values: Vec<_> = headers.iter().copied().filter(|word| *word != "-H").collect();
+        let explanation = explained(&config, "GET", path, &values);
+        assert_eq!(explanation["waiting_room"], json!(expected.map(|(turn, _)| turn)), "{path}");
+    }
 }

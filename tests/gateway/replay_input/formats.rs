@@ -84,7 +84,7 @@ proptest! {
         let line = AccessLine {
             time, client, token, consumer: "", method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
             protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, cost: &costs, duration: Duration::from_micros(7), delay: Duration::ZERO, limit, refused_by: "few",
-            upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
+            upstream: "", upstream_time: None, attempts: 0, priority: None, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
             trace_id: None,
         };
         let text = line.json();
