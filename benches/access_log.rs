@@ -42,6 +42,7 @@ fn main() -> std::io::Result<()> {
             upstream: "10.0.0.17:9000",
             upstream_time: Some(Duration::from_micros(1_000 + number)),
             attempts: 1,
+            priority: None,
             cut: None,
             complete: true,
             request_id: b"520e7ab9db66c88e2b71a8d7bc122259",

@@ -15,6 +15,7 @@
 //! | `encode`, `exemplars`, `exposition` | `/metrics`: the encoding of families, and the formats |
 //! | `live_config` | `/api/config`: the configuration in force, credentials masked |
 //! | `routes` | `/api/routes`: lists routes and their responses |
+//! | `acme` | `/api/acme`: lists and renews the certificates that are ordered; their metrics |
 //! | `blocks` | `/api/blocks`: lists blocked callers, lifts a block |
 //! | `limits`, `limit_description`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
@@ -26,6 +27,7 @@
 //! | `state`, `events` | `/api/state`, and the same once a second for the dashboard |
 //! | `dashboard` | `/`: the dashboard's files |
 
+mod acme;
 mod blocks;
 mod caller;
 mod connections;

@@ -5,14 +5,17 @@
 //! | `serve` | runs the gateway |
 //! | `proxy` | runs the gateway without a configuration file |
 //! | `health` | asks a running gateway for its health |
+//! | `acme` | shows and renews the certificates that a gateway orders |
 //! | `init` | writes a commented configuration |
 //! | `check` | validates a configuration and prints what it does |
 //! | `explain` | prints the decisions on one request |
 //! | `replay` | prints the decisions on the requests of an access log |
+//! | `import` | turns the configuration of another program into one of Tidegate |
 //! | `key` | makes API keys, and checks them |
 //! | `hash` | prints the hash of a caller, as in the access log |
 //! | `schema` | prints the configuration's JSON Schema |
 //! | `config_file` | finds the configuration of a command |
+//! | `duration` | durations as values of arguments |
 //! | `addresses` | prints the listening addresses on a terminal |
 //! | `notify` | reports the state of the process to a service manager |
 //! | `tips` | suggests the command for one that another gateway has |
@@ -25,12 +28,15 @@
 //! assert!(String::from_utf8(out).unwrap().contains("The configuration of a Tidegate gateway."));
 //! ```
 
+mod acme;
 mod addresses;
 mod check;
 mod config_file;
+mod duration;
 mod explain;
 mod hash;
 mod health;
+mod import;
 mod init;
 mod key;
 mod notify;
@@ -128,12 +134,16 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Run a recorded access log through the limits and print what would have been refused.
     Replay(replay::ReplayArgs),
+    /// Turn the configuration of another program into one of Tidegate, which is printed.
+    Import(import::ImportArgs),
     /// Print the hash by which logs and the admin API name a caller; its key is read from standard input.
     Hash(hash::HashArgs),
     /// Make an API key for a consumer, or check one.
     Key(key::KeyArgs),
     /// Check that a running gateway is ready; exits with 1 if it is not.
     Health(health::HealthArgs),
+    /// Show the certificates that a gateway orders by ACME, or order new ones.
+    Acme(acme::AcmeArgs),
     /// Print the JSON Schema of the configuration, for completion in editors.
     Schema,
     /// Print a completion script for a shell.
@@ -227,9 +237,11 @@ pub fn run_process(
         Command::Init(init) => init::run(&init, out),
         Command::Explain(explain) => explain::run(&explain, &**env, out),
         Command::Replay(replay) => replay::run(&replay, &**env, out),
+        Command::Import(import) => import::run(&import, out),
         Command::Hash(hash) => hash::run(&hash, &**env, &mut io::stdin().lock(), out),
         Command::Key(key) => key::run(&key, &**env, &mut io::stdin().lock(), out),
         Command::Health(health) => health::run(&health, env, out),
+        Command::Acme(acme) => acme::run(&acme, env, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {
             let mut script = Vec::new();

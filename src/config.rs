@@ -14,7 +14,7 @@
 //! | `fault`, `suggest` | [`Faults`]: what is wrong and where; the name that was probably meant |
 //! | `environment`, `resolving`, `masks` | replace references to environment variables; keep their values out of messages |
 //! | `cross_check` | refuses text that another YAML parser reads differently |
-//! | `listen`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
+//! | `listen`, `acme`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `window`, `key_part`, `cost`, `rate`, `tiers` | a limit, its window, the parts of its key, its cost, its short form, and its other quotas |
@@ -43,6 +43,7 @@
 //! ```
 
 mod access_log;
+mod acme;
 mod admin;
 mod admin_address;
 mod auth;
@@ -105,6 +106,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
+pub use acme::{AcmeChallenge, AcmeConfig, DirectoryUrl, DomainName, EabConfig, EmailAddress};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
 pub use auth::{
@@ -130,7 +132,7 @@ pub use forward_auth::{AnswerHeader, AuthServiceUrl, ForwardAuthConfig, OnAuthFa
 pub use headers::{Headers, StandardHeaders};
 pub use jwt::{ClaimReference, JwksLocation, JwtAlgorithm, JwtConfig};
 pub use limits::{AlgorithmConfig, BlockConfig, CostConfig, LimitConfig, Reserve};
-pub use listen::{CertificateFiles, Http, Listener, ProxyProtocol, Tls};
+pub use listen::{CertificateFiles, Http, Listener, ListenerTls, ProxyProtocol, Tls};
 pub use listen_address::ListenAddress;
 pub use method::Method;
 pub use mirror::MirrorConfig;
@@ -138,9 +140,12 @@ pub use overrides::OverridesConfig;
 pub use overrides_file::{
     OverrideFault, OverrideField, OverrideFields, OverrideSink, OverridesText,
 };
-pub use plans::{PlanConfig, PlanQuota};
+pub use plans::{PRIORITY_KEY, PlanConfig, PlanQuota};
 pub use rate::Rate;
-pub use rate_limit_service::{RateLimitDomainConfig, RateLimitServiceConfig};
+pub use rate_limit_service::{
+    DOMAIN_SYNTAX, DomainLimitConfig, FixedAnswer, RateLimitDomainConfig, RateLimitServiceConfig,
+    is_domain_name,
+};
 pub use redirect::RedirectHttps;
 pub use route_actions::{
     DecideConfig, HeaderRulesConfig, HostHeader, MatchValue, RedirectConfig, RouteHeaders,
@@ -152,7 +157,7 @@ pub use status::{Status, StatusRange};
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use suggest::suggest;
 pub use target::{HostPort, TargetUrl, WeightedTargetConfig};
-pub use throttle::ThrottleConfig;
+pub use throttle::{ThrottleConfig, WaitingRoomConfig};
 pub use tiers::{Candidate, TierConfig, TierMatchConfig, TierQuota};
 pub use traces::{CollectorUrl, Traces};
 pub use units::{Address, Cidr, Duration, Maximum, Size, TimeoutConfig, parse_network};
@@ -184,7 +189,12 @@ pub struct Config {
     pub workers: usize,
     /// The admin listener: health checks, metrics and the control API. Default: no admin listener.
     pub admin: Option<Admin>,
-    /// Maximum time to finish requests in flight when the gateway stops.
+    /// Time for which a gateway that is asked to stop still accepts requests, while `/readyz` and the health of the rate
+    /// limit service already report that it stops, so that load balancers send requests elsewhere.
+    #[serde(default = "Config::default_drain_delay")]
+    #[schemars(extend("x-minimum" = "0ms"))]
+    pub drain_delay: Duration,
+    /// Maximum time to finish requests in flight when the gateway stops, after `drain_delay`.
     #[serde(default = "Config::default_drain_timeout")]
     #[schemars(extend("x-minimum" = "0ms"))]
     pub drain_timeout: Duration,
@@ -238,6 +248,10 @@ pub struct Config {
 }
 
 impl Config {
+    fn default_drain_delay() -> Duration {
+        Duration::from_millis(0)
+    }
+
     fn default_drain_timeout() -> Duration {
         Duration::from_secs(30)
     }
@@ -330,7 +344,7 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
     if text.len() > MAX_FILE_SIZE {
         return Err(file_fault(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
-    let (loaded, mut found, masks) = match located::read(text, env) {
+    let (loaded, mut found, masks) = match located::read(text, Some(env)) {
         Ok(tree) => read_tree(name, text, tree),
         Err(found) => (None, found, Arc::default()),
     };

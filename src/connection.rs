@@ -59,6 +59,8 @@ const MAX_DISCARDS_PER_POLL: usize = 2;
 pub struct ConnectionStart {
     /// The client.
     pub peer: Peer,
+    /// Whose requests it carries.
+    pub senders: RequestSenders,
     /// The coarse clock of the worker.
     pub coarse_clock: CoarseClock,
     /// When the connection was accepted: the deadline of the first head counts from then.
@@ -67,6 +69,15 @@ pub struct ConnectionStart {
     pub bounds: HeadBounds,
     /// Maximum number of requests that it may carry; `None` is unlimited.
     pub max_requests: Option<u32>,
+}
+
+/// Whose requests a connection carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RequestSenders {
+    /// Those of one client.
+    OneClient,
+    /// Those of the clients of a proxy.
+    ManyClients,
 }
 
 impl ConnectionStart {

@@ -1,7 +1,7 @@
 //! [`GatewayError`]: every reason why the gateway answers a request itself instead of the upstream,
 //! with the status and the text that the client receives.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -18,6 +18,10 @@ use crate::{
     upstream::UpstreamError,
     usage::UnreadableBody,
 };
+
+/// The text for a caller that the throttle refuses.
+const THROTTLED: &str =
+    "more users are active than can be served; those already active are served first";
 
 /// Why a request was refused or failed. The text for clients is [`Self::detail`]: `Display` of
 /// [`Self::Upstream`] may contain internal addresses.
@@ -113,7 +117,7 @@ pub enum GatewayError {
     #[error("a limit is exceeded")]
     LimitExceeded,
     /// The throttle admits only active users, and this caller is not one.
-    #[error("more users are active than can be served; those already active are served first")]
+    #[error("{THROTTLED}")]
     Throttled(Box<AdmissionDenied>),
     /// `request_timeout` passed while the request was delayed by a leaky bucket.
     #[error("the request timed out while it waited for its slot in a leaky bucket")]
@@ -228,7 +232,9 @@ impl GatewayError {
             | Self::ClientOverloaded
             | Self::CannotAuthenticate(_)
             | Self::Upstream(
-                UpstreamError::Down { .. } | UpstreamError::Overloaded | UpstreamError::Shortage(_),
+                UpstreamError::Down { .. }
+                | UpstreamError::Overloaded(_)
+                | UpstreamError::Shortage(_),
             ) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(UpstreamError::UpgradeUnsupported) => StatusCode::NOT_IMPLEMENTED,
@@ -237,22 +243,19 @@ impl GatewayError {
     }
 
     /// The text for the client. It hides the details of an upstream's failure, such as addresses.
-    pub fn detail(&self) -> String {
-        match self {
-            Self::Upstream(UpstreamError::Timeout) => {
-                "the upstream did not answer in time".to_owned()
-            }
-            Self::Upstream(UpstreamError::Connect(_)) => {
-                "the upstream cannot be reached".to_owned()
-            }
+    pub fn detail(&self) -> Cow<'static, str> {
+        let text = match self {
+            Self::Throttled(_) => THROTTLED,
+            Self::Upstream(UpstreamError::Timeout) => "the upstream did not answer in time",
+            Self::Upstream(UpstreamError::Connect(_)) => "the upstream cannot be reached",
             Self::Upstream(UpstreamError::Failed(_)) => {
-                "the upstream's response broke off or was malformed".to_owned()
+                "the upstream's response broke off or was malformed"
             }
             Self::Upstream(UpstreamError::Shortage(_)) => {
                 "the gateway is overloaded: it cannot open another connection to the upstream"
-                    .to_owned()
             }
-            _ => self.to_string(),
-        }
+            _ => return self.to_string().into(),
+        };
+        text.into()
     }
 }

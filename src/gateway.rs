@@ -23,11 +23,13 @@
 //! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
 //! - `forward.rs`, `mirror.rs`, `quota_status.rs`, `decide.rs`: the actions of a route.
 //! - `rate_limit_service.rs`, `call_charges.rs`, `grpc_streams.rs`: calls to the rate limit service, which have a domain instead of a route.
+//! - `acme_challenge.rs`: responses to an authority that checks a domain.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
 //! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
+mod acme_challenge;
 mod activity;
 mod admission;
 mod auth_failures;
@@ -76,6 +78,8 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use self::{
     auth_service::AuthServices,
     background::Background,
@@ -103,6 +107,7 @@ pub use self::{
     response::{Content, Response, ResponseTimeouts},
 };
 use crate::{
+    acme::AcmeCertificates,
     auth::jwt::TokenCache,
     client_usage::{ClientHandle, ClientTable, ClientUsage, UsageCount},
     clock::{Clock, CoarseClock, CoarseTime},
@@ -153,6 +158,8 @@ pub struct Shared {
     pub traces: Arc<TraceQueue>,
     /// The number of workers that accept connections.
     pub accepting_workers: AtomicU64,
+    /// Cancelled when the gateway has been asked to stop: it is no longer ready, though it may still accept requests.
+    pub leaving: CancellationToken,
     /// Bounds the open client connections.
     pub connection_limit: Arc<ConnectionLimit>,
     /// The process's resources that each client address uses.
@@ -179,6 +186,8 @@ pub struct Shared {
     pub passwords: PasswordVerifier,
     /// What services that authenticate requests have admitted.
     pub known_admissions: KnownAdmissions,
+    /// The certificates that are ordered from authorities.
+    pub acme: Arc<AcmeCertificates>,
 }
 
 impl Shared {
@@ -318,6 +327,9 @@ impl Gateway {
         if peer.purpose == ListenerPurpose::RateLimits {
             // Boxed, so that requests do not carry its state.
             return Box::pin(self.answer_call(peer, head, client)).await;
+        }
+        if let Some(body) = self.challenge_response(peer, &head) {
+            return self.respond_to_challenge(peer, head, client, body);
         }
         let (mut request, mut next) = self.receive(peer, head, client);
         if let NextStep::ReadCheck(door) = next {

@@ -75,6 +75,7 @@
 //! - [`store`]: the counters of limits, in this process or in Redis.
 //! - [`template`]: texts with variables of a request: header rules, redirects, rewritten paths.
 //! - [`throttle`]: active-user admission control.
+//! - [`acme`]: certificates that are ordered from an authority.
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
 //! - [`key_sets`]: the keys of issuers of signed tokens, which are fetched in the background.
@@ -97,6 +98,7 @@
 //! - [`secret`]: the secret that the gateways of one store share.
 //! - [`status`]: sets of response statuses.
 
+pub mod acme;
 pub mod admin;
 pub mod auth;
 pub mod balance;
@@ -126,6 +128,7 @@ pub mod metrics;
 pub mod mix;
 pub mod overrides;
 pub mod plan;
+pub mod priority;
 pub mod rate_limit_service;
 pub mod redis;
 pub mod reload;

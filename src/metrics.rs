@@ -191,6 +191,23 @@ impl Metrics {
         [sum(|t| &t.with_token), sum(|t| &t.without_token)]
     }
 
+    /// The waiting room: requests that it admitted, tickets that it gave out, and tickets that were not accepted, by
+    /// reason.
+    pub fn waiting_room(&self) -> [u64; 6] {
+        let workers = self.workers.lock();
+        let sum = |pick: fn(&ThrottleCounters) -> &Counter| {
+            workers.iter().map(|worker| pick(&worker.throttle).get()).sum()
+        };
+        [
+            sum(|own| &own.room_admitted),
+            sum(|own| &own.room_tickets),
+            sum(|own| &own.room_faults[0]),
+            sum(|own| &own.room_faults[1]),
+            sum(|own| &own.room_faults[2]),
+            sum(|own| &own.room_faults[3]),
+        ]
+    }
+
     /// The decisions of the throttle: known, unknown, missing, rejected; and the tokens recorded as active.
     pub fn throttle(&self) -> [u64; 5] {
         let workers = self.workers.lock();

@@ -278,6 +278,7 @@ impl Reloader {
                 last_read.tls_files = snapshot.tls_files();
                 self.shared.upstreams.apply(&snapshot.upstreams);
                 self.shared.key_sets.apply(snapshot.jwt_methods());
+                self.shared.acme.apply(snapshot.acme_listeners());
                 last_read.consumers = consumers.stamp;
                 self.shared.consumers.replace(consumers.table);
                 let generation = self.shared.live.replace(snapshot);
@@ -318,6 +319,7 @@ impl Reloader {
             }
             let traces = snapshot.export_settings(&loaded.source, &*self.env)?;
             snapshot.reveal_token_secrets(&loaded.source, &*self.env)?;
+            snapshot.reveal_acme_keys(&loaded.config, &loaded.source, &*self.env)?;
             let consumers = LoadedConsumers::read(&snapshot.consumers, self.timeout)?;
             Ok(Compiled { loaded, snapshot, traces, consumers })
         })
@@ -341,13 +343,23 @@ impl Reloader {
             ("access_log", old.access_log != new.access_log),
             ("store", old.store != new.store),
             ("overrides", old.overrides != new.overrides),
+            ("drain_delay", old.drain_delay != new.drain_delay),
             ("drain_timeout", old.drain_timeout != new.drain_timeout),
             ("throttle", old.throttle.is_some() != new.throttle.is_some()),
         ];
+        // The page and the cookie may change.
+        let ticket_ttl = |throttle: &config::ThrottleConfig| {
+            throttle.waiting_room.as_ref().map(|room| room.ticket_ttl)
+        };
         let throttle_keys = old.throttle.as_ref().zip(new.throttle.as_ref()).map(|(old, new)| {
             [
                 ("throttle.memory", old.memory != new.memory),
                 ("throttle.capacity", old.capacity != new.capacity),
+                ("throttle.waiting_room", old.waiting_room.is_some() != new.waiting_room.is_some()),
+                (
+                    "throttle.waiting_room.ticket_ttl",
+                    ticket_ttl(old).zip(ticket_ttl(new)).is_some_and(|(old, new)| old != new),
+                ),
                 (
                     "throttle.false_positive",
                     old.false_positive.to_bits() != new.false_positive.to_bits(),

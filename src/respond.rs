@@ -53,8 +53,8 @@ use crate::{
     http1::{Fields, is_same_name},
     limit::Decision,
     plan::{LocalAnswer, QuestionForm},
-    snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders},
-    throttle::{AdmissionDenied, POLICY},
+    snapshot::{BodyValues, CorsPolicy, EXPOSED_HEADERS, ErrorBody, RateHeaders, WaitingRoomRules},
+    throttle::{AdmissionDenied, POLICY, waiting_room::WaitingPlace},
     upstream::FixedResponse,
 };
 
@@ -177,12 +177,40 @@ pub fn write_throttle_headers(
     }
     if families.draft_11 {
         let (limit, window) = (denied.max_active, denied.memory.div_ceil(1000));
-        let seconds_to_reset = throttle_retry_after(denied);
+        let seconds_to_reset = denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1);
         let policy = format!("\"{POLICY}\";q={limit};w={window}");
         fields.push(DRAFT_POLICY, policy);
         fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={seconds_to_reset}"));
     }
     write_expose_headers(fields, families, reader);
+}
+
+/// How a ticket reaches a browser.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TicketDelivery {
+    /// The form of the response. A page reloads itself.
+    pub form: ErrorForm,
+    /// True if the connection has TLS: the cookie is sent over TLS only.
+    pub is_secure: bool,
+}
+
+/// Writes the ticket of a caller that waits in the waiting room: as a header for programs, and as a cookie.
+pub fn write_ticket(
+    fields: &mut Fields,
+    waiting: &WaitingPlace,
+    rules: &WaitingRoomRules,
+    delivery: TicketDelivery,
+) {
+    let WaitingRoomRules { cookie, attributes, .. } = rules;
+    let ticket = waiting.ticket();
+    fields.push("x-tidegate-ticket", ticket);
+    let attributes = if delivery.is_secure { &attributes.over_tls } else { &attributes.in_clear };
+    fields.push("set-cookie", [cookie, "=", ticket, attributes].concat());
+    fields.push("cache-control", "no-store");
+    if delivery.form == ErrorForm::Page {
+        // Not part of HTTP, but of HTML: browsers load the page again, without a script.
+        fields.push_number("refresh", waiting.retry_after);
+    }
 }
 
 /// The trailers of [`write_rate_trailers`], each with the family that it belongs to.
@@ -304,8 +332,12 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
         .map(|wait| wait.div_ceil(1000).max(1))
 }
 
-/// `Retry-After` of a request that the throttle refused, in seconds, at least 1.
+/// `Retry-After` of a request that the throttle refused, in seconds, at least 1. In the waiting room, the time at which
+/// the caller is to ask again.
 pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
+    if let Some(waiting) = &denied.waiting {
+        return waiting.retry_after;
+    }
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 
@@ -351,7 +383,16 @@ fn body_values<'a>(
         GatewayError::LimitExceeded => refused_limits(limits.clone()).join(", "),
         _ => String::new(),
     };
-    BodyValues { retry_after: refused_retry_after(error, limits), limit }
+    let waiting = match error {
+        GatewayError::Throttled(denied) => denied.waiting.as_ref(),
+        _ => None,
+    };
+    BodyValues {
+        retry_after: refused_retry_after(error, limits),
+        limit,
+        place: waiting.map_or(String::new(), |waiting| waiting.place.to_string()),
+        expected_wait: waiting.map_or(String::new(), |waiting| page::wait(waiting.expected_wait)),
+    }
 }
 
 /// The answer to a proxy that asks about an admitted request, with these fields.

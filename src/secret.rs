@@ -101,6 +101,11 @@ impl SharedSecret {
         self.derive("filters")
     }
 
+    /// The key that signs the tickets of the waiting room.
+    pub fn for_tickets(&self) -> KeySecret {
+        KeySecret::from_bytes(&self.derive("tickets"))
+    }
+
     /// A fingerprint that distinguishes secrets. It may be read in Redis.
     pub fn tag(&self) -> u64 {
         KeySecret::from_bytes(&self.derive("tag")).0
@@ -143,6 +148,7 @@ mod tests {
                 assert!(seen.insert(word));
             }
             assert!(seen.insert(secret.for_tokens().0) && seen.insert(secret.for_tokens().1));
+            assert!(seen.insert(secret.for_tickets().0) && seen.insert(secret.for_tickets().1));
             let filters = secret.for_filters();
             assert!(
                 filters

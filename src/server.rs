@@ -50,7 +50,7 @@ use crate::{
     snapshot::LoadError,
     store::SetupError,
     telemetry::AccessLogGuard,
-    throttle::{Throttle, redis::RedisFilterStore},
+    throttle::{Throttle, redis::RedisFilterStore, waiting_room::RedisRoomStore},
     trace,
     upstream::{names, probes},
     worker::{self, ClientListener, Shutdown},
@@ -157,6 +157,8 @@ pub struct Server {
     pub shared: Arc<Shared>,
     /// Reloads the configuration.
     pub reloader: Arc<Reloader>,
+    /// Time between [`Self::leave`] and [`Self::stop`].
+    pub drain_delay: Duration,
     /// Cancelled to drain the workers.
     drain: CancellationToken,
     /// Cancelled after the workers have ended, to end the control threads; or to close only the admin listener.
@@ -194,6 +196,9 @@ impl Server {
         // Starts even if no server of keys answers: tokens get a 503 until it does.
         let _ = are_fetched.recv_timeout(FIRST_KEYS);
         if let Some(throttle) = &shared.throttle {
+            if let (Some(room), Some(connector)) = (&throttle.room, shared.store.connector()) {
+                room.share(RedisRoomStore::new(connector, "throttle", shared.clock.clone()));
+            }
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisFilterStore::new(connector, "throttle", clock, stats)
@@ -214,7 +219,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = self.shared.clone();
         let reloader = self.reloader.clone();
-        let stops = self.stops.clone();
+        let (stops, drain) = (self.stops.clone(), self.drain.clone());
         thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 let maintenance = tokio::spawn(shared.store.clone().run(stops.all.clone()));
@@ -229,6 +234,7 @@ impl Server {
                 let names = tokio::spawn(names::resolve(shared.upstreams.clone(), first.resolved));
                 let key_sets = shared.key_sets.clone();
                 let keys = tokio::spawn(key_sets.run(shared.clock.clone(), first.fetched));
+                let acme = tokio::spawn(order_certificates(shared.clone(), drain));
                 let traces =
                     trace::export(shared.traces.clone(), shared.clock.clone(), stops.all.clone());
                 let traces = tokio::spawn(traces);
@@ -244,6 +250,7 @@ impl Server {
                 certificates.abort();
                 names.abort();
                 keys.abort();
+                acme.abort();
                 probes.abort();
                 if let Some(admin_api) = admin_api {
                     let _ = admin_api.await;
@@ -291,6 +298,11 @@ impl Server {
         Successor::start(arguments, &self.sockets.lock(), self.socket_files)
     }
 
+    /// Reports that the gateway is no longer ready. It goes on until [`Self::stop`].
+    pub fn leave(&self) {
+        self.shared.leaving.cancel();
+    }
+
     /// Leaves the listening sockets to a successor that accepts on them. Call [`Self::stop`] next.
     pub fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Release);
@@ -325,6 +337,12 @@ async fn read_consumers(shared: Arc<Shared>, stop: CancellationToken) {
     if let Some(store) = &shared.consumer_store {
         store.serve(stop).await;
     }
+}
+
+/// Orders and renews certificates until the gateway leaves or drains: a successor does the same from then on.
+async fn order_certificates(shared: Arc<Shared>, drain: CancellationToken) {
+    let orders = drain.run_until_cancelled(shared.acme.clone().run(shared.clock.clone()));
+    shared.leaving.run_until_cancelled(orders).await;
 }
 
 /// Logs the certificates that expire soon, once a day.

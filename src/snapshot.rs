@@ -11,6 +11,7 @@
 //! | `compile` | assembles the snapshot from its sections |
 //! | `listen`, `access_log`, `store`, `traces`, `throttle` | sections of the same name |
 //! | `upstreams`, `balance` | upstreams; their balancing, health checks and bounds |
+//! | `priorities` | the priorities of plans and routes |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans` | ways to authenticate, the consumers, the quotas of their plans |
 //! | `overrides` | [`OverrideTable`]: the quotas that operators set at run time, and where they are kept |
 //! | `limits`, `quota`, `algorithm`, `calendar`, `reserve`, `tiers`, `parts` | limits and their parts |
@@ -23,6 +24,7 @@
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
 //! | `notes`, `caller_notes`, `bypass_notes`, `auth_notes` | notes on valid settings that are rarely intended |
 //! | `files` | checks of the files that a configuration names |
+//! | `acme` | certificates that are ordered |
 //! | `certificates` | the certificates in use, and their expiry |
 //!
 //! ```
@@ -42,6 +44,7 @@
 
 mod access;
 mod access_log;
+mod acme;
 mod algorithm;
 mod auth;
 mod auth_notes;
@@ -71,6 +74,7 @@ mod overrides;
 mod parts;
 mod plans;
 mod policy;
+mod priorities;
 mod quota;
 mod rate_limit_service;
 mod redirect;
@@ -94,6 +98,7 @@ use http::{HeaderName, StatusCode};
 use smallvec::SmallVec;
 
 pub use self::access::AccessRules;
+pub use self::acme::acme_key_faults;
 pub use self::certificates::CertificateUse;
 pub use self::charge_error::ChargePlanError;
 pub use self::consumers::{ConsumerSource, ConsumersFile};
@@ -110,25 +115,29 @@ pub use self::policy::{
     ChargeContext, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier, PlannedCharge,
     PlannedCharges, QuotaChoice, Refunds, RequestedLimit, Tier, TierMatch,
 };
+pub use self::priorities::PlanPriorities;
 pub use self::quota::QuotaShape;
 pub use self::rate_limit_service::{
     DescriptorRule, HitAct, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
     UnreadableCall, agreed_name,
 };
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};
+pub use self::throttle::{TicketAttributes, WaitingRoomRules};
 pub use self::traces::TraceRules;
 
 use crate::{
+    acme::AcmeSettings,
     auth::{AuthMethod, RouteAuth},
     compress::CompressRules,
     config::{Fault, Faults, LoadedConfig},
     connection_state::ClientTimeouts,
     http1::HeadBounds,
     identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies},
+    priority::Priority,
     route::{Conditions, PathPattern, RouteTable, normalize::Slashes},
     template::{HeaderRules, PathTemplate, UrlTemplate},
     throttle::ThrottleSettings,
-    tls::ServerCertificates,
+    tls::{LiveCertificates, ServerCertificates},
     upstream::{FixedResponse, HostRule, Upstream},
 };
 
@@ -159,12 +168,16 @@ pub struct Snapshot {
     pub rate_limit_service: Option<RateLimitService>,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<ThrottleSettings>,
+    /// What clients see of the throttle's waiting room; `None` without one.
+    pub waiting_room: Option<WaitingRoomRules>,
     /// Sampling, and the destination of spans; `None`: no traces.
     pub traces: Option<TraceRules>,
     /// The ways to authenticate.
     pub auth_methods: Vec<Arc<AuthMethod>>,
     /// The names of the plans.
     pub plans: Vec<Box<str>>,
+    /// The priorities of plans that have one.
+    pub plan_priorities: PlanPriorities,
     /// The files and secrets of signed tokens.
     jwt: jwt::JwtInputs,
     /// Where the consumers are.
@@ -182,7 +195,9 @@ pub struct ListenerRules {
     /// Its address as configured, for metrics.
     pub address: Box<str>,
     /// The certificates; `None` without TLS.
-    pub tls: Option<Arc<ServerCertificates>>,
+    pub tls: Option<Arc<LiveCertificates>>,
+    /// How its certificate is ordered; `None` if it is in files.
+    pub acme: Option<Arc<AcmeSettings>>,
     /// True if clients may use HTTP/2 without TLS, with prior knowledge. With TLS, the handshake decides.
     pub http2: bool,
     /// The peers that send a PROXY protocol header; `None`: no peer.
@@ -249,6 +264,8 @@ pub struct Route {
     pub limits: SmallVec<[Arc<LimitPolicy>; 4]>,
     /// How requests authenticate; `None`: they do not.
     pub auth: Option<Box<RouteAuth>>,
+    /// How important its requests are; `None`: as the consumer's plan says.
+    pub priority: Option<Priority>,
     /// True if the throttle applies.
     pub throttle: bool,
     /// The prefix that is removed from the path before forwarding; without a slash at its end.

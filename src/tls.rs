@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `certificate` | [`Certificate`]: one chain and its key; its names and its expiry |
 //! | `server` | [`ServerCertificates`]: selects a client's certificate |
+//! | `live` | [`LiveCertificates`]: the certificates of a listener, which may be renewed |
+//! | `self_made` | certificates that the gateway makes itself, for ACME |
 //! | `client_certificate` | [`ClientCertificate`]: the names in a client's certificate |
 //! | `client` | [`ClientTls`]: the handshake with an upstream |
 //! | `pinned` | verifies an upstream's certificate against listed ones |
@@ -16,14 +18,18 @@ mod certificate;
 pub mod client;
 mod client_certificate;
 mod file;
+mod live;
 mod pem;
 mod pinned;
+mod self_made;
 pub mod server;
 
 pub use certificate::{Certificate, Validity, ValidityProblem};
 pub use client::ClientTls;
 pub use client_certificate::{CertificateName, ClientCertificate};
 pub use file::TlsFile;
+pub use live::LiveCertificates;
+pub use self_made::challenge_rules;
 pub use server::{SelectedCertificate, ServerCertificates};
 
 use std::{path::Path, sync::Arc};
@@ -36,6 +42,8 @@ use crate::file::FileError;
 pub const ALPN_HTTP2: &[u8] = b"h2";
 /// ALPN's protocol name for HTTP/1.1.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+/// ALPN's protocol name for the check of a domain by an ACME authority (RFC 8737).
+pub const ALPN_ACME: &[u8] = b"acme-tls/1";
 
 /// Why a certificate, a key or a list of authorities cannot be used.
 #[derive(Debug, thiserror::Error)]

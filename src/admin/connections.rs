@@ -197,7 +197,7 @@ async fn enforce_bounds(
 async fn open(socket: RawSocket, tls: Option<Arc<ServerCertificates>>) -> Option<Transport> {
     match (tls, socket) {
         (Some(names), RawSocket::Tcp(socket)) => {
-            let (stream, _) = accept_tls(socket, &names).await.ok()?;
+            let (stream, _) = accept_tls(socket, &names, None).await.ok()?;
             Some(tokio_rustls::TlsStream::Server(stream).into())
         }
         (_, socket) => Some(Transport::Plain(socket)),

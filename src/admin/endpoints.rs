@@ -8,8 +8,8 @@ use axum::{
 };
 
 use super::{
-    AdminContext, blocks, consumers, dashboard, events, health, limits, live_config, log_level,
-    metrics, openapi,
+    AdminContext, acme, blocks, consumers, dashboard, events, health, limits, live_config,
+    log_level, metrics, openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
     overrides, reload, routes, state, throttle,
     token::Authentication,
@@ -38,6 +38,7 @@ pub(super) fn all(authentication: Authentication) -> Vec<AdminEndpoint> {
     all.extend(control());
     all.extend(override_endpoints());
     all.extend(block_endpoints());
+    all.extend(acme_endpoints());
     all.extend(consumer_endpoints());
     let path = "/api/openapi.json";
     let operation = Operation::get("openapi", "This description").json(
@@ -235,6 +236,29 @@ fn block_endpoints() -> [AdminEndpoint; 2] {
             [caller(lift)
                 .reply(204, "The caller is not blocked", OperationBody::None)
                 .error(409, "The limit has no block")],
+        ),
+    ]
+}
+
+/// The endpoints of certificates that are ordered.
+fn acme_endpoints() -> [AdminEndpoint; 2] {
+    let list =
+        Operation::get("listOrderedCertificates", "The certificates that are ordered by ACME");
+    let renew = Operation::new("post", "renewCertificates", "Order new certificates now")
+        .parameter("domain", "Only certificates with this domain; by default all", "");
+    [
+        endpoint(
+            "/api/acme",
+            get(acme::list),
+            [list.json(200, "The certificates", schema_of::<acme::OrderedCertificates>)],
+        ),
+        endpoint(
+            "/api/acme/renew",
+            post(acme::renew),
+            [renew
+                .json(202, "The certificates are ordered", schema_of::<acme::ForcedRenewals>)
+                .error(400, "A parameter is unknown or malformed")
+                .error(404, "No certificate with this domain is ordered")],
         ),
     ]
 }

@@ -20,7 +20,8 @@ use crate::{
 /// The gateway's readiness, and its reasons. Without the admin token only `ready` is present.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Readiness {
-    /// True if workers accept connections and the throttle, if there is one, has loaded its filters.
+    /// True if workers accept connections, the throttle, if there is one, has loaded its filters, and the gateway was not
+    /// asked to stop.
     ready: bool,
     #[serde(flatten)]
     details: Option<Details>,
@@ -36,6 +37,9 @@ struct Details {
     store: StoreHealth,
     /// Null without a throttle.
     throttle: Option<ThrottleHealth>,
+    /// The first domain of each certificate that is ordered by ACME and not there yet. It does not make the gateway
+    /// unready, because the authority asks the gateway before it issues the certificate.
+    awaited_certificates: Vec<Box<str>>,
 }
 
 /// The health of the counter store.
@@ -70,8 +74,8 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Readiness: 200 if workers accept connections and the throttle, if there is one, has loaded its filters. A
-/// lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
+/// Readiness: 200 if workers accept connections, the throttle, if there is one, has loaded its filters, and the gateway
+/// was not asked to stop. A lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
 pub(super) async fn readyz(
     State(context): State<AdminContext>,
     Extension(IsAuthenticated(is_authenticated)): Extension<IsAuthenticated>,
@@ -79,7 +83,7 @@ pub(super) async fn readyz(
     let shared = &context.shared;
     let workers = shared.accepting_workers.load(Ordering::Acquire);
     let is_loaded = shared.throttle.as_ref().is_none_or(|throttle| throttle.status().loaded);
-    let ready = workers > 0 && is_loaded;
+    let ready = workers > 0 && is_loaded && !shared.leaving.is_cancelled();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let details = is_authenticated.then(|| details(shared, workers));
     (status, Json(Readiness { ready, details })).into_response()
@@ -100,7 +104,14 @@ fn details(shared: &Shared, workers: u64) -> Details {
             gateways: store.gateways,
         },
         throttle: throttle.map(|throttle| throttle_health(throttle.as_ref())),
+        awaited_certificates: awaited_certificates(shared),
     }
+}
+
+fn awaited_certificates(shared: &Shared) -> Vec<Box<str>> {
+    let reports = shared.acme.reports().into_iter();
+    let awaited = reports.filter(|report| report.not_after.is_none());
+    awaited.filter_map(|report| report.settings.domains.first().cloned()).collect()
 }
 
 fn throttle_health(throttle: &Throttle) -> ThrottleHealth {

@@ -88,6 +88,7 @@ impl Collector for MetricsCollector {
         super::throttle_metrics::encode(&self.0, &mut encoder)?;
         super::trace_metrics::encode(&self.0, &mut encoder)?;
         super::jwt_metrics::encode(&self.0, &mut encoder)?;
+        super::acme::encode(&self.0, &mut encoder)?;
         self.encode_store(&mut encoder)?;
         self.encode_process(&mut encoder)
     }

@@ -10,6 +10,7 @@ use prometheus_client::{
 use super::encode::{start_counters, write_counter, write_gauge};
 use crate::{
     gateway::Shared,
+    priority::Priority,
     upstream::{
         ConnectionBudget, EndpointSet, EndpointState, FAILURE_KINDS, UpstreamRuntime,
         target_health::TargetStatus,
@@ -58,8 +59,21 @@ fn encode_upstreams(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) 
     let mut family = start_counters(encoder, "upstream_refused", help)?;
     for Scraped { state, .. } in upstreams {
         let counts = state.counts();
-        for (reason, count) in [("down", counts.down), ("overloaded", counts.overloaded)] {
+        for (reason, count) in [("down", counts.down), ("overloaded", counts.overloaded())] {
             let labels = [("upstream", &*state.name), ("reason", reason)];
+            write_counter(&mut family, &labels, count)?;
+        }
+    }
+    let help = "Requests refused because no target had room, by priority";
+    let mut family = start_counters(encoder, "upstream_shed", help)?;
+    for Scraped { state, .. } in upstreams {
+        let shed = state.counts().shed;
+        // The default one is always there, so that queries find the series before the first such request.
+        let is_shown =
+            |(priority, count): &(Priority, u64)| *count > 0 || *priority == Priority::default();
+        for (priority, count) in Priority::all().zip(shed).filter(is_shown) {
+            let number = priority.to_string();
+            let labels = [("upstream", &*state.name), ("priority", number.as_str())];
             write_counter(&mut family, &labels, count)?;
         }
     }

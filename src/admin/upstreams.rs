@@ -85,7 +85,7 @@ pub(super) fn describe(state: &UpstreamRuntime) -> UpstreamDescription {
         pending: counts.pending,
         retries: counts.retries,
         retry_budget_exhausted: counts.budget_exhausted,
-        overloaded: counts.overloaded,
+        overloaded: counts.overloaded(),
         refused_down: counts.down,
         targets: set.members.iter().map(|own| describe_target(&set, own, now)).collect(),
     }

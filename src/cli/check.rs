@@ -5,15 +5,15 @@ use std::path::Path;
 
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
-use crate::config::AlgorithmConfig;
 use crate::config::{
-    Config, EnvLookup, Fault, Faults, LimitConfig, Listener, LoadedConfig, LogDestination,
-    MatchValue, RateLimitServiceConfig, RedirectHttps, RouteMatch, SecretError, SecretReference,
+    AlgorithmConfig, Config, DomainLimitConfig, EnvLookup, Fault, Faults, FixedAnswer, LimitConfig,
+    Listener, LoadedConfig, LogDestination, MatchValue, RateLimitServiceConfig, RedirectHttps,
+    RouteMatch, SecretError, SecretReference,
 };
 use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
-use crate::snapshot::{OverrideTable, Snapshot};
+use crate::snapshot::{OverrideTable, Snapshot, acme_key_faults};
 use crate::throttle::ThrottleSettings;
 
 /// The end of a note on a missing file, folder or secret.
@@ -57,11 +57,28 @@ fn service_summary(service: &RateLimitServiceConfig) -> Vec<String> {
     lines.extend(service.domains.iter().map(|(name, domain)| {
         let limits = match &domain.file {
             Some(file) => format!("limits of {}", file.display()),
-            None => domain.limits.join(", "),
+            None => domain.limits.iter().map(domain_limit).collect::<Vec<_>>().join(", "),
         };
         format!("domain {name}: {limits}")
     }));
     lines
+}
+
+/// One limit of a domain, with the values of its descriptors.
+fn domain_limit(item: &DomainLimitConfig) -> String {
+    let name = match (&item.limit, item.quota) {
+        (Some(name), _) => name,
+        (None, Some(FixedAnswer::Blocked)) => "blocked",
+        (None, _) => "unlimited",
+    };
+    if item.matches.is_empty() {
+        return name.to_owned();
+    }
+    let values = item.matches.iter().map(|(name, value)| {
+        let value = if is_sensitive_name(name) { MASK } else { value };
+        format!("{name}={value}")
+    });
+    format!("{name} if {}", values.collect::<Vec<_>>().join(" and "))
 }
 
 /// Prints the counts, listeners, limits, routes and throttle of a valid configuration.
@@ -213,6 +230,9 @@ fn secret_fault(loaded: &LoadedConfig, snapshot: &Snapshot, env: EnvLookup<'_>) 
     if let Some(faults) = Faults::new(snapshot.token_secret_faults(&loaded.source, env)) {
         return Some(faults);
     }
+    if let Some(faults) = Faults::new(acme_key_faults(&loaded.config, &loaded.source, env)) {
+        return Some(faults);
+    }
     let redis = loaded.config.store.redis.as_ref().and_then(|redis| redis.secret.as_ref());
     let admin = loaded.config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     let secrets: [(_, Option<&SecretReference>); 2] =
@@ -262,9 +282,12 @@ fn throttle_summary(throttle: &ThrottleSettings) -> String {
     let generations = geometry.complete_generations + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let room = throttle.waiting_room.map_or(String::new(), |room| {
+        format!("; a waiting room, whose tickets expire after {} s", room.ticket_ttl / 1_000)
+    });
     format!(
         "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \
-         of {} MiB for {} tokens a minute, up to {} MiB for more",
+         of {} MiB for {} tokens a minute, up to {} MiB for more{room}",
         watermarks.max_active,
         watermarks.resume_below,
         minutes(throttle.sizing.memory),

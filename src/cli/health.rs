@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde::de::value::{Error, StrDeserializer};
-
 use self::admin::ProbeTarget;
+pub(super) use self::admin::endpoint as admin_endpoint;
+pub(super) use self::probe::{AdminRequest, ask_admin};
 use super::config_file::ConfigFile;
+use super::duration::parse_duration;
 use super::{Exit, exit_after_write, print_error};
-use crate::config::{self, Environment};
+use crate::config::Environment;
 use crate::tls::{Certificate, TlsError};
 
 /// Arguments of `health`.
@@ -42,13 +42,13 @@ pub(super) struct HealthArgs {
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// Maximum time for the whole check.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     timeout: Duration,
 }
 
 /// The reason why a gateway is not healthy: one line, without the program's name.
 #[derive(Debug)]
-struct Unhealthy(String);
+pub(super) struct Unhealthy(String);
 
 impl Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,18 +60,6 @@ impl From<TlsError> for Unhealthy {
     fn from(error: TlsError) -> Self {
         Self(error.to_string())
     }
-}
-
-/// Parses the maximum time like a duration in the configuration.
-fn parse_timeout(text: &str) -> Result<Duration, String> {
-    match read::<config::Duration>(text) {
-        Ok(time) if !time.is_zero() => Ok(*time),
-        _ => Err("expected a duration such as 500ms or 2s".to_owned()),
-    }
-}
-
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    T::deserialize(StrDeserializer::<Error>::new(text))
 }
 
 /// Prints that the gateway is ready, or why it is not.

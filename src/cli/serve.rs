@@ -103,10 +103,7 @@ fn run_until_signal(
     }
     let serving = Serving { server: &server, notifier: &notifier, launch: launch.command_line };
     match runtime.block_on(serving.handle_signals(signals)) {
-        Ending::Stopped => {
-            notifier.stopping();
-            tracing::info!("stopping: draining requests in flight");
-        }
+        Ending::Stopped => tracing::info!("stopping: draining requests in flight"),
         Ending::HandedOver => {
             tracing::info!("replaced by a new process: draining requests in flight");
         }
@@ -201,6 +198,17 @@ impl Serving<'_> {
         }
         if let Some((successor, _)) = upgrade {
             successor.end();
+        }
+        self.notifier.stopping();
+        if !self.server.drain_delay.is_zero() {
+            tracing::info!(drain_delay = ?self.server.drain_delay, "stopping: no longer ready");
+            self.server.leave();
+            tokio::select! {
+                () = self.server.shared.clock.sleep(self.server.drain_delay) => {}
+                // A second signal ends the delay.
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
         }
         Ending::Stopped
     }

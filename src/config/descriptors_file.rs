@@ -2,6 +2,9 @@
 //!
 //! References to environment variables are not replaced.
 
+use ahash::RandomState;
+use hashbrown::HashMap;
+
 use super::MAX_FAULTS;
 use super::fault::{Fault, Faults, Location, Mismatch};
 use super::located::{self, LocatedEntry, LocatedNode, NodeKind};
@@ -84,7 +87,7 @@ const RATE_KEYS: [&str; 6] =
 pub fn read_descriptors(name: &str, text: &str) -> Result<DescriptorsFile, Faults> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reading = DescriptorsReading { name, text, faults: Vec::new() };
-    let file = match located::read(text, &|_| None) {
+    let file = match located::read(text, None) {
         Err(faults) => reading.add_all(faults),
         Ok(tree) if !tree.faults.is_empty() => reading.add_all(tree.faults),
         Ok(tree) => reading.file(&tree.root),
@@ -152,20 +155,19 @@ impl DescriptorsReading<'_> {
             self.add(entry.location(), "another value", "a list of descriptors, each with a `key`");
             return Vec::new();
         };
-        let mut all: Vec<DescriptorConfig> = Vec::new();
-        for item in items {
-            let Some(read) = self.descriptor(item) else { continue };
-            let is_same =
-                |own: &&DescriptorConfig| (&own.key, &own.value) == (&read.key, &read.value);
-            if let Some(first) = all.iter().find(is_same) {
+        let all: Vec<_> = items.iter().filter_map(|item| self.descriptor(item)).collect();
+        let mut lines = HashMap::<(&str, &str), usize, RandomState>::default();
+        for read in &all {
+            let line = read.location.line;
+            let first = *lines.entry((&*read.key, &*read.value)).or_insert(line);
+            if first != line {
                 let value = if read.value.is_empty() { "" } else { "` and the value `" };
                 let what =
                     format!("a second descriptor with the key `{}{value}{}`", read.key, read.value);
-                let expected = format!("each once (line {} has it)", first.location.line);
-                self.add(read.location, what, expected);
+                self.add(read.location, what, format!("each once (line {first} has it)"));
             }
-            all.push(read);
         }
+        drop(lines);
         all
     }
 

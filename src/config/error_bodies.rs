@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The body of the gateway's response to a refused or failed request. Variables are `{retry_after}`, the
-/// seconds of `Retry-After`, and `{limit}`, the names of the limits that refused.
+/// seconds of `Retry-After`, `{limit}`, the names of the limits that refused, and in a waiting room `{place}` and
+/// `{expected_wait}`.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBodyConfig {

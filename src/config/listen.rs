@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::acme::AcmeConfig;
 use super::listen_address::ListenAddress;
 use super::redirect::RedirectHttps;
 use super::units::{Cidr, Maximum, Size, TimeoutConfig};
@@ -17,7 +18,7 @@ pub struct Listener {
     /// IPv4 and IPv6 addresses. Port 0 picks a free port; the startup log names it.
     pub address: ListenAddress,
     /// TLS on this listener. Default: none; connections are unencrypted.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTls>,
     /// Accept HTTP/2. With TLS, the handshake negotiates it (ALPN); without TLS, clients start with HTTP/2 at
     /// once (prior knowledge). Default: `true` with TLS, `false` without.
     pub http2: Option<bool>,
@@ -30,7 +31,20 @@ pub struct Listener {
     pub redirect_https: RedirectHttps,
 }
 
-/// TLS of a listener.
+/// TLS of a listener for clients: `certificates` or `acme`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerTls {
+    /// The certificates. A client gets the certificate whose subject alternative names match the name that it
+    /// asks for (SNI). If none matches, or it asks for no name, it gets the first. The files are read again
+    /// at each reload. Default: none, with `acme`.
+    #[serde(default)]
+    pub certificates: Vec<CertificateFiles>,
+    /// A certificate that the gateway orders and renews itself, instead of `certificates`. Default: none.
+    pub acme: Option<AcmeConfig>,
+}
+
+/// TLS of another listener.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {

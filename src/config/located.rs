@@ -127,9 +127,12 @@ pub(super) struct LocatedTree {
     pub(super) references: Vec<(String, String)>,
 }
 
-/// Parses one document, with environment variables from `env`. `Err` holds the faults, of which the last one
-/// stopped the parser.
-pub(super) fn read(text: &str, env: EnvLookup<'_>) -> Result<LocatedTree, Vec<LocatedMismatch>> {
+/// Parses one document, with environment variables from `env`; without it, references to them stay text. `Err` holds the
+/// faults, of which the last one stopped the parser.
+pub(super) fn read(
+    text: &str,
+    env: Option<EnvLookup<'_>>,
+) -> Result<LocatedTree, Vec<LocatedMismatch>> {
     if let Some(fault) = control_character(text) {
         return Err(vec![fault]);
     }

@@ -1,19 +1,96 @@
-//! `plans`: the quotas of consumers, by limit.
+//! `plans`: the quotas of consumers, by limit, and their priorities.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
+use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::rate::Rate;
 use super::scalar::ScalarValue as _;
 use crate::limit::MAX_UNITS;
+use crate::priority::Priority;
 
-/// The quotas of one plan, by limit.
-pub type PlanConfig = BTreeMap<String, PlanQuota>;
+/// The quotas of one plan, by limit, and the priority of its consumers under the key `priority`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PlanConfig {
+    /// From 0, the most important, to 9; `None`: the default.
+    pub priority: Option<u8>,
+    /// The quotas, by limit.
+    pub quotas: BTreeMap<String, PlanQuota>,
+}
+
+/// The key of a plan's priority, which no limit may have as its name.
+pub const PRIORITY_KEY: &str = "priority";
+
+impl<'de> Deserialize<'de> for PlanConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PlanVisitor;
+
+        impl<'de> Visitor<'de> for PlanVisitor {
+            type Value = PlanConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping of limits to quotas")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PlanConfig, A::Error> {
+                let mut plan = PlanConfig::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == PRIORITY_KEY {
+                        plan.priority = Some(map.next_value()?);
+                    } else {
+                        plan.quotas.insert(key, map.next_value()?);
+                    }
+                }
+                Ok(plan)
+            }
+        }
+
+        deserializer.deserialize_map(PlanVisitor)
+    }
+}
+
+impl Serialize for PlanConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(priority) = self.priority {
+            map.serialize_entry(PRIORITY_KEY, &priority)?;
+        }
+        for (limit, quota) in &self.quotas {
+            map.serialize_entry(limit, quota)?;
+        }
+        map.end()
+    }
+}
+
+impl JsonSchema for PlanConfig {
+    fn schema_name() -> Cow<'static, str> {
+        "PlanConfig".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "The quotas of one plan, by limit.",
+            "type": "object",
+            "properties": {
+                PRIORITY_KEY: {
+                    "description": "How important requests of the plan's consumers are while an upstream with `max_requests`, \
+                        `max_connections` or `adaptive_concurrency` is full: from `0`, the most important, to `9`. A route's own `priority` wins. \
+                        Users of a plan with `0` to `4` get a head start in the waiting room.",
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": Priority::LOWEST.number(),
+                    "default": Priority::default().number(),
+                },
+            },
+            "additionalProperties": generator.subschema_for::<PlanQuota>(),
+        })
+    }
+}
 
 /// The quota of a plan's consumers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -52,6 +52,10 @@ pub struct RouteConfig {
     pub auth_optional: bool,
     /// Consumers that may use the route; others get a 403. Default: all.
     pub consumers: Option<RouteConsumersConfig>,
+    /// How important the route's requests are while its upstream is full, from `0`, the most important, to `9`. Wins
+    /// over the priority of the consumer's plan. Default: the plan's, and `5` without one.
+    #[schemars(range(max = 9))]
+    pub priority: Option<u8>,
     /// Apply the `throttle` section to this route.
     #[serde(default = "RouteConfig::default_throttle")]
     pub throttle: bool,

@@ -26,12 +26,13 @@ const PATH_TEXT: &str = "([!$%&'()*+,.0-9:=@A-Z_a-z~\"|^`\\[\\]-]|\\{\\{|\\}\\})
 const RATE_WINDOWS: (u64, u64) = (1, 366 * 24 * 60 * 60 * 1_000);
 
 /// Lists that need at least one item: a definition, and its key.
-const NOT_EMPTY: [(&str, &str); 17] = [
+const NOT_EMPTY: [(&str, &str); 18] = [
     ("LimitConfig", "charge_on"),
     ("ApiKeyConfig", "from"),
     ("JwtConfig", "audiences"),
     ("JwtConfig", "algorithms"),
     ("AccessLogConfig", "fields"),
+    ("ListenerTls", "certificates"),
     ("Tls", "certificates"),
     ("ProxyProtocol", "from"),
     ("Sentinel", "nodes"),

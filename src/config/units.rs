@@ -40,8 +40,13 @@ impl Duration {
     }
 }
 
+impl Duration {
+    /// The accepted syntax, for errors.
+    pub const SYNTAX: &str = "a duration such as 250ms, 10s, 30m, 1h or 7d";
+}
+
 impl ScalarValue for Duration {
-    const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m, 1h or 7d";
+    const EXPECTED: &'static str = Self::SYNTAX;
     const PATTERN: &'static str = "^[0-9]+(ms|s|m|h|d)$";
     const EXAMPLE: &'static str = "10s";
     const RANGE: Option<(&'static str, &'static str)> = DURATION_RANGE;

@@ -3,7 +3,10 @@
 
 use std::{cell::Cell, io, net::IpAddr, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
-use rustls::server::Acceptor;
+use rustls::{
+    ServerConfig,
+    server::{Acceptor, ClientHello},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -12,11 +15,12 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{Sweepable, proxy_protocol::read_header};
 use crate::{
+    acme::Challenges,
     clock::CoarseClock,
     clock::CoarseTime,
     connection_state::{ClientTimeouts, CloseMode, StateCell},
     snapshot::ListenerRules,
-    tls::{ALPN_HTTP2, ClientCertificate, SelectedCertificate, ServerCertificates},
+    tls::{ALPN_ACME, ALPN_HTTP2, ClientCertificate, SelectedCertificate, ServerCertificates},
     transport::{RawSocket, ReadBuffer, Transport},
     upstream::ProxiedClient,
 };
@@ -67,6 +71,9 @@ pub enum HandshakeError {
     /// The worker is stopping.
     #[error("the gateway is stopping")]
     Stopping,
+    /// An authority has checked a domain, for which the handshake is enough.
+    #[error("an authority checked a domain")]
+    AcmeChallenge,
     /// The client behind a load balancer has too many connections.
     #[error("the client has too many connections")]
     Refused,
@@ -103,6 +110,8 @@ pub struct Handshake {
     state: StateCell,
     /// True once a byte has arrived.
     has_begun: Cell<bool>,
+    /// The responses to authorities that check domains.
+    challenges: Arc<Challenges>,
 }
 
 impl Sweepable for Handshake {
@@ -116,9 +125,11 @@ impl Sweepable for Handshake {
 }
 
 impl Handshake {
-    /// A connection that was just accepted. `coarse_clock` is the worker's, in ms.
-    pub fn new(coarse_clock: CoarseClock) -> Rc<Self> {
-        Rc::new(Self { state: StateCell::new(coarse_clock), has_begun: Cell::new(false) })
+    /// A connection that was just accepted. `coarse_clock` is the worker's, in ms; `challenges` has the responses to
+    /// authorities that check domains.
+    pub fn new(coarse_clock: CoarseClock, challenges: &Arc<Challenges>) -> Rc<Self> {
+        let state = StateCell::new(coarse_clock);
+        Rc::new(Self { state, has_begun: Cell::new(false), challenges: Arc::clone(challenges) })
     }
 
     /// Opens the connection. With `admit`, a PROXY protocol header comes first, and `admit` decides if the client named
@@ -135,7 +146,7 @@ impl Handshake {
         admit: Option<impl FnOnce(IpAddr) -> bool>,
         rules: &ListenerRules,
     ) -> Result<AcceptedConnection, HandshakeError> {
-        let mut accepting = pin!(open(socket, admit, rules, &self.has_begun));
+        let mut accepting = pin!(open(socket, admit, rules, self));
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
             if let Poll::Ready(opened) = accepting.as_mut().poll(cx) {
@@ -159,9 +170,10 @@ async fn open(
     mut socket: TcpStream,
     admit: Option<impl FnOnce(IpAddr) -> bool>,
     rules: &ListenerRules,
-    has_begun: &Cell<bool>,
+    handshake: &Handshake,
 ) -> Result<AcceptedConnection, HandshakeError> {
-    has_begun.set(socket.peek(&mut [0]).await.map_err(HandshakeError::Closed)? > 0);
+    let challenges = rules.acme.is_some().then_some(&*handshake.challenges);
+    handshake.has_begun.set(socket.peek(&mut [0]).await.map_err(HandshakeError::Closed)? > 0);
     let mut proxied = None;
     if let Some(admit) = admit {
         let header = read_header(&mut socket).await;
@@ -173,7 +185,7 @@ async fn open(
         }
     }
     if let Some(names) = &rules.tls {
-        let (stream, name) = accept_tls(socket, names).await?;
+        let (stream, name) = accept_tls(socket, &names.load(), challenges).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
         let sent = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let client_certificate = sent.map(|sent| Box::new(ClientCertificate::read(sent)));
@@ -219,14 +231,15 @@ async fn read_preface(socket: &mut TcpStream, already_read: &mut ReadBuffer) -> 
 }
 
 /// Performs the handshake with the certificate for the name that the client asks for. A plain HTTP request is
-/// answered with 400.
+/// answered with 400. An authority that checks a domain gets the response in `challenges`.
 ///
 /// # Errors
 ///
-/// The client sends a plain HTTP request, or the handshake fails.
+/// The client is such an authority, it sends a plain HTTP request, or the handshake fails.
 pub async fn accept_tls(
     mut socket: TcpStream,
     names: &Arc<ServerCertificates>,
+    challenges: Option<&Challenges>,
 ) -> Result<(TlsStream<RawSocket>, SelectedCertificate), HandshakeError> {
     let failed = |error| HandshakeError::of_io(error, HandshakeError::Tls);
     let mut first = [0];
@@ -237,6 +250,12 @@ pub async fn accept_tls(
     }
     let accepting = LazyConfigAcceptor::new(Acceptor::default(), RawSocket::Tcp(socket));
     let hello = accepting.await.map_err(failed)?;
+    if let Some(rules) = challenges.and_then(|own| challenge(&hello.client_hello(), own)) {
+        // The authority reads the certificate and closes.
+        let mut stream = hello.into_stream(rules).await.map_err(failed)?;
+        end(&mut stream).await.map_err(failed)?;
+        return Err(HandshakeError::AcmeChallenge);
+    }
     let selected = names.select(hello.client_hello().server_name());
     let accepting = hello.into_stream(Arc::clone(&selected.entry().config)).into_fallible();
     match accepting.await {
@@ -248,6 +267,13 @@ pub async fn accept_tls(
             Err(failed(error))
         }
     }
+}
+
+/// The rules of the handshake of an authority that checks a domain: `acme-tls/1` is its only protocol (RFC 8737, 3).
+fn challenge(hello: &ClientHello<'_>, challenges: &Challenges) -> Option<Arc<ServerConfig>> {
+    let mut protocols = hello.alpn()?;
+    let is_check = protocols.next() == Some(ALPN_ACME) && protocols.next().is_none();
+    if is_check { challenges.handshake(hello.server_name()?) } else { None }
 }
 
 async fn refuse_clear(socket: &mut TcpStream) -> io::Result<()> {

@@ -28,7 +28,7 @@ use self::{
     send_budget::SendBudget,
     stream::Http2Stream,
 };
-use super::{ConnectionStart, LINGER_TIMEOUT, MAX_DRAINED, Sweepable, linger};
+use super::{ConnectionStart, LINGER_TIMEOUT, MAX_DRAINED, RequestSenders, Sweepable, linger};
 use crate::{
     clock::CoarseClock,
     clock::CoarseTime,
@@ -56,6 +56,8 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Maximum number of streams, at one time, that the client has reset before they are accepted. Ordinary
 /// clients that cancel calls reach the crate's default of 20; [`FloodDetector`] bounds the rate.
 const MAX_PENDING_RESETS: usize = 500;
+/// The same for a proxy.
+const MAX_PROXY_PENDING_RESETS: usize = 5_000;
 /// Maximum number of streams that the library resets because the client broke the protocol, over the life of
 /// a connection. This is how a client can force resets of forwarded requests (CVE-2025-8671).
 const MAX_ERROR_RESETS: usize = 200;
@@ -68,6 +70,8 @@ const GOAWAY_TIMEOUT: u64 = 1_000;
 /// Maximum number of bytes of the heads of all open streams. With references to the HPACK table, a client
 /// can send a long head in few bytes.
 const MAX_HEAD_BYTES: usize = 1024 * 1024;
+/// Maximum number of bytes of the gRPC messages of all open streams, which the gateway reads to their ends.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of streams to accept in one poll. Then the task yields.
 const MAX_ACCEPTS_PER_POLL: usize = 16;
 /// Maximum number of streams to drive in one poll. The others follow after other tasks.
@@ -85,6 +89,7 @@ pub struct ClientHttp2Connection {
     /// The open streams, for the sweep.
     streams: RefCell<Vec<Weak<Http2Stream>>>,
     peer: Peer,
+    senders: RequestSenders,
     bounds: HeadBounds,
     /// Number of requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
@@ -93,6 +98,8 @@ pub struct ClientHttp2Connection {
     closing_since: Cell<Option<CoarseTime>>,
     /// Number of bytes of the heads of the open streams.
     head_bytes: Cell<usize>,
+    /// Number of bytes of the gRPC messages of the open streams.
+    message_bytes: Cell<usize>,
     /// Number of streams that may still be driven in this poll.
     streams_left: Cell<u32>,
     /// The data that waits for the socket.
@@ -128,11 +135,16 @@ impl ClientHttp2Connection {
             coarse_clock: start.coarse_clock,
             streams: RefCell::default(),
             peer: start.peer,
+            senders: start.senders,
             bounds: start.bounds,
             requests_left: Cell::new(start.max_requests),
-            flood: FloodDetector::default(),
+            flood: match start.senders {
+                RequestSenders::OneClient => FloodDetector::of_client(),
+                RequestSenders::ManyClients => FloodDetector::of_proxy(),
+            },
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
+            message_bytes: Cell::new(0),
             streams_left: Cell::new(0),
             send_budget: SendBudget::default(),
         })
@@ -234,6 +246,10 @@ impl ClientHttp2Connection {
             ListenerPurpose::Routes => MAX_STREAMS,
             ListenerPurpose::RateLimits => MAX_CALLS,
         };
+        let max_pending_resets = match self.senders {
+            RequestSenders::OneClient => MAX_PENDING_RESETS,
+            RequestSenders::ManyClients => MAX_PROXY_PENDING_RESETS,
+        };
         let mut handshake = std::pin::pin!(
             server::Builder::new()
                 .max_concurrent_streams(max_streams)
@@ -241,7 +257,7 @@ impl ClientHttp2Connection {
                 .initial_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_send_buffer_size(SEND_BUFFER)
-                .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+                .max_pending_accept_reset_streams(max_pending_resets)
                 .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
                 .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
                 .data_frame_budget(SMALL_FRAME_BUDGET)

@@ -175,11 +175,12 @@ impl<S: BodySink> BodyWriter<S> {
     }
 }
 
-/// The trailers of the upstream, and those of the gateway after them.
+/// The trailers of the body, and those of the gateway after them. The body's gRPC status is the one that is sent.
 pub(super) fn joined(upstream: Option<Fields>, own: Option<Fields>) -> Option<Fields> {
     match (upstream, own) {
         (Some(mut trailers), Some(own)) => {
-            trailers.append(&own, |_| true);
+            let has_status = trailers.contains("grpc-status");
+            trailers.append(&own, |name| !(has_status && name == b"grpc-status"));
             Some(trailers)
         }
         (upstream, own) => upstream.or(own),

@@ -7,9 +7,15 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gateway, activity::ActivityGuard, context::RequestContext};
 use crate::{
     error::GatewayError,
-    identity::{Caller, caller_key},
+    http1::Fields,
+    identity::{Caller, TokenHash, caller_key},
+    mix::mix64,
+    snapshot::WaitingRoomRules,
     throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller, POLICY},
 };
+
+/// The request header by which a program sends its ticket of the waiting room, and the response header that has it.
+const TICKET_HEADER: &str = "x-tidegate-ticket";
 
 impl Gateway {
     /// Refuses the request while the throttle admits only active users and the caller is not one.
@@ -40,6 +46,10 @@ impl Gateway {
             }
             Err(denied) => denied,
         };
+        let denied = match self.ask_room(gate, request, caller, denied) {
+            Ok(()) => return Ok(()),
+            Err(denied) => denied,
+        };
         let counter = match denied.reason {
             DenyReason::Unknown => &counters.unknown,
             DenyReason::Missing => &counters.missing,
@@ -55,17 +65,53 @@ impl Gateway {
         Err(GatewayError::Throttled(denied))
     }
 
+    /// Asks the waiting room about a caller that is not active, if there is a room.
+    fn ask_room(
+        &self,
+        gate: &AdmissionGate,
+        request: &RequestContext,
+        caller: &Caller,
+        denied: Box<AdmissionDenied>,
+    ) -> Result<(), Box<AdmissionDenied>> {
+        let (Some(rules), Caller::Tokens(tokens)) =
+            (&request.rules().snapshot.waiting_room, caller)
+        else {
+            return Err(denied);
+        };
+        let counters = &self.metrics.throttle;
+        let ticket = sent_ticket(rules, &request.head.fields);
+        let plan = request.ledger.consumer().and_then(|consumer| consumer.plan);
+        let head_start = request.rules().snapshot.head_start(plan);
+        let answer = gate.ask_room(holder(tokens), ticket, head_start, denied);
+        match &answer {
+            Ok(()) => counters.room_admitted.add(1),
+            Err(denied) => {
+                let Some(waiting) = &denied.waiting else { return answer };
+                if waiting.is_new {
+                    counters.room_tickets.add(1);
+                }
+                if let Some(fault) = waiting.fault {
+                    counters.room_faults[fault as usize].add(1);
+                }
+            }
+        }
+        answer
+    }
+
     /// Counts the caller that the throttle refuses, under the same hash that limits keyed by `token` use.
     #[cold]
     fn count_throttled_caller(&self, request: &RequestContext) {
         let identity = &request.rules().snapshot.identity;
-        let key = caller_key(
-            &identity.token,
-            &request.head.fields,
-            request.ledger.client_ip,
-            identity.ipv6_prefix,
-            self.shared.store.key_secret(),
-        );
+        let key = match request.ledger.token_hash {
+            TokenHash::Present(hash) => hash,
+            TokenHash::Missing | TokenHash::Unread => caller_key(
+                &identity.token,
+                &request.head.fields,
+                request.ledger.client_ip,
+                identity.ipv6_prefix,
+                self.shared.store.key_secret(),
+            ),
+        };
         let consumer = request.ledger.consumer().map(|consumer| consumer.name);
         self.metrics.count_refused_caller(self.shared.clock.now(), POLICY, key, consumer);
     }
@@ -93,6 +139,29 @@ impl Gateway {
             request.held.activity = Some(ActivityGuard::new(gate, tokens));
         }
     }
+}
+
+/// The keyed hash that stands for all tokens of a caller: a ticket is for all of them together.
+fn holder(tokens: &[u64]) -> u64 {
+    let (first, others) =
+        tokens.split_first().map_or((0, tokens), |(first, others)| (*first, others));
+    others.iter().fold(first, |hash, token| mix64(hash).wrapping_add(*token))
+}
+
+/// The ticket in the header or the cookie. A header that is sent twice counts as none.
+fn sent_ticket<'r>(rules: &WaitingRoomRules, fields: &'r Fields) -> Option<&'r [u8]> {
+    let mut headers = fields.get_all(TICKET_HEADER);
+    match (headers.next(), headers.next()) {
+        (Some(ticket), None) => return Some(ticket.trim_ascii()),
+        (Some(_), Some(_)) => return None,
+        _ => {}
+    }
+    let pairs = fields.get_all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let value = pair.trim_ascii_start().strip_prefix(rules.cookie.as_bytes())?;
+        value.strip_prefix(b"=")
+    });
+    values.next().map(<[u8]>::trim_ascii)
 }
 
 /// The tokens to record after an accepted response. If the caller has several tokens and some are already active,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     limit::{Admission, Charge, LeaseSize, Limit, Outcome, Verdict},
-    rate_limit_service::{LimitOutcome, LimitRole},
+    rate_limit_service::{LimitOutcome, LimitRole, Permits},
     respond::LimitReport,
     snapshot::{DescriptorRule, HitAct, PlannedCall},
     store::{Correction, StoreError},
@@ -86,6 +86,13 @@ impl CallCharges {
     /// The limits, for the process log.
     pub(super) fn limits(&self) -> impl Iterator<Item = &ChargedLimit> {
         self.hits.iter().map(|hit| &hit.limit)
+    }
+
+    /// Whether the call has taken permits, which its sender gives back.
+    pub(super) fn permits(&self) -> Permits {
+        let holds = |own: &ChargedLimit| own.limit().algorithm().holds_permit();
+        let is_taken = self.admission == Admission::Admitted && self.of(HitAct::Charge).any(holds);
+        if is_taken { Permits::Taken } else { Permits::None }
     }
 
     fn of(&self, act: HitAct) -> impl Iterator<Item = &ChargedLimit> + Clone {

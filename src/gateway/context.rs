@@ -16,6 +16,7 @@ use crate::{
     client_usage::{ClientHandle, RequestInFlight},
     http1::{FieldSink, Fields, RequestHead},
     plan::{AskedRequest, QuestionForm, RoutedRequest},
+    priority::Priority,
     respond::HeaderReader,
     snapshot::CorsPolicy,
     transport::ClientStream,
@@ -125,6 +126,12 @@ impl RequestContext {
     /// The normalized path.
     pub(super) fn path(&self) -> &str {
         self.path.as_deref().unwrap_or_else(|| self.head.path())
+    }
+
+    /// How important the request is on `route`.
+    pub(super) fn priority(&self, route: &WorkerRoute) -> Priority {
+        let plan = self.ledger.consumer().and_then(|consumer| consumer.plan);
+        self.rules().snapshot.priority(&route.settings, plan)
     }
 
     /// The request on `route`.

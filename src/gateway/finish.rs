@@ -17,7 +17,8 @@ use crate::{
     error::{GatewayError, ServiceReply},
     grpc,
     http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
-    respond::{self, ErrorForm, LocalReply},
+    respond::{self, ErrorForm, LocalReply, TicketDelivery},
+    snapshot::ErrorBody,
     trace::ReceivedContext,
     transport::ClientStream,
     upstream::UpstreamContent,
@@ -152,6 +153,13 @@ fn takes_trailers(head: &RequestHead, content: &Content) -> bool {
     }
 }
 
+/// The operator's page for a caller that waits in the waiting room, if there is one.
+fn waiting_page<'r>(request: &'r RequestContext, error: &GatewayError) -> Option<&'r ErrorBody> {
+    let GatewayError::Throttled(denied) = error else { return None };
+    let rules = request.rules().snapshot.waiting_room.as_ref();
+    rules.filter(|_| denied.waiting.is_some())?.page.as_ref()
+}
+
 /// The response to a request that was refused or failed.
 pub(super) fn refusal(
     request: &RequestContext,
@@ -168,19 +176,28 @@ pub(super) fn refusal(
     if let GatewayError::UnreadableCheck(error) = &error {
         return DraftResponse::GrpcRefusal(respond::grpc_failure(error));
     }
+    let form = if is_grpc { ErrorForm::Problem } else { ErrorForm::of(&head.fields) };
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
     } else if let GatewayError::RefusedByService(answer) = error {
         let ServiceReply { status, fields, body, .. } = *answer;
         return DraftResponse::Local(LocalReply { status, fields, body });
     } else {
-        let form = ErrorForm::of(&head.fields);
         let bodies = request.route().and_then(|route| route.settings.error_bodies.as_ref());
         let body = bodies.and_then(|bodies| bodies.get(error.status()));
+        let body =
+            body.or_else(|| waiting_page(request, &error).filter(|_| form == ErrorForm::Page));
         let id = request.ledger.request_id.as_str();
         respond::error_reply(&error, reports(limits), id, form, body)
     };
     if let GatewayError::Throttled(denied) = error {
+        if let (Some(waiting), Some(rules)) =
+            (&denied.waiting, &request.rules().snapshot.waiting_room)
+        {
+            let is_secure = request.connection_scheme == "https";
+            let delivery = TicketDelivery { form, is_secure };
+            respond::write_ticket(&mut reply.fields, waiting, rules, delivery);
+        }
         let reader = request.rate_header_reader();
         let families = request.rules().snapshot.headers;
         respond::write_throttle_headers(&mut reply.fields, &denied, families, reader);

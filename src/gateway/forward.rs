@@ -66,7 +66,11 @@ impl Gateway {
         }
         let client = upload.clone().map_or(client, |upload| upload);
         let client_address = request.usage.address();
-        let holder = PlaceOwner { client: client_address, upload: upload.as_deref() };
+        let holder = servers.bounds.is_bounded().then(|| PlaceOwner {
+            client: client_address,
+            priority: request.priority(route),
+            upload: upload.as_deref(),
+        });
         let Forwarding { routed, attempts, tracing } = request.forwarding(route);
         let trace = tracing.header();
         let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
@@ -78,7 +82,7 @@ impl Gateway {
             proxied: peer.proxied,
             target_key: plan.target_key.map(TargetKey),
             trace: tracing.sampled(),
-            holder: servers.bounds.is_bounded().then_some(holder),
+            holder,
         };
         let result = balancer.forward(outgoing, input, attempts).await;
         let ledger = &mut request.ledger;
@@ -180,7 +184,7 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
         // Not failures of a server: it lacks a feature, or the request was never sent.
         UpstreamError::UpgradeUnsupported
         | UpstreamError::Down { .. }
-        | UpstreamError::Overloaded
+        | UpstreamError::Overloaded(_)
         | UpstreamError::Shortage(_) => {}
     }
 }

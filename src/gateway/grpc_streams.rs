@@ -1,32 +1,38 @@
 //! gRPC calls whose response is sent while it is made: the watched health, and reflection.
 
 use std::{
+    pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
 use prost::Message;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::{
     connection_state::CloseMode,
     grpc::{
-        MAX_MESSAGE,
+        GrpcError, GrpcStatus, decode_message,
         descriptors::FileTable,
         frame_message,
         health::{HealthCheckResponse, ServingStatus},
         next_frame,
         reflection::{ReflectionRequest, answer},
     },
-    http1::BodyEncoder,
+    http1::{BodyEncoder, Fields},
     transport::ClientStream,
     upstream::OwnBody,
 };
 
-/// The status of a service that is `running` as long as the gateway does.
-pub(super) fn status_now(client: &dyn ClientStream, running: ServingStatus) -> ServingStatus {
-    let is_stopping = client.state().close_mode() > CloseMode::KeepOpen;
+/// The status of a service that is `running` as long as the gateway does. `leaving` is cancelled when it has been asked to stop.
+pub(super) fn status_now(
+    client: &dyn ClientStream,
+    leaving: &CancellationToken,
+    running: ServingStatus,
+) -> ServingStatus {
+    let is_closing = client.state().close_mode() > CloseMode::KeepOpen;
     match running {
-        ServingStatus::Serving if is_stopping => ServingStatus::NotServing,
+        ServingStatus::Serving if is_closing || leaving.is_cancelled() => ServingStatus::NotServing,
         status => status,
     }
 }
@@ -34,24 +40,37 @@ pub(super) fn status_now(client: &dyn ClientStream, running: ServingStatus) -> S
 /// The health of a service, sent now and when the gateway stops.
 pub(super) struct HealthWatch {
     client: Rc<dyn ClientStream>,
+    leaving: CancellationToken,
+    /// Wakes the stream when the gateway has been asked to stop.
+    left: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The status of the service while the gateway runs.
     running: ServingStatus,
     sent: Option<ServingStatus>,
 }
 
 impl HealthWatch {
-    pub(super) fn new(client: Rc<dyn ClientStream>, running: ServingStatus) -> Self {
-        Self { client, running, sent: None }
+    pub(super) fn new(
+        client: Rc<dyn ClientStream>,
+        leaving: &CancellationToken,
+        running: ServingStatus,
+    ) -> Self {
+        let leaving = leaving.clone();
+        let left = Box::pin(leaving.clone().cancelled_owned());
+        Self { client, leaving, left, running, sent: None }
     }
 }
 
 impl OwnBody for HealthWatch {
-    fn poll(&mut self, _: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<usize> {
-        let is_stopping = self.client.state().close_mode() > CloseMode::KeepOpen;
-        let status = status_now(&*self.client, self.running);
+    fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<usize> {
+        let is_closing = self.client.state().close_mode() > CloseMode::KeepOpen;
+        let status = status_now(&*self.client, &self.leaving, self.running);
         if self.sent == Some(status) {
+            if !self.leaving.is_cancelled() && self.left.as_mut().poll(cx).is_ready() {
+                // It was asked to stop since the status was read.
+                cx.waker().wake_by_ref();
+            }
             // The stream ends with the connection; its state wakes the task when that must close.
-            return if is_stopping { Poll::Ready(0) } else { Poll::Pending };
+            return if is_closing { Poll::Ready(0) } else { Poll::Pending };
         }
         self.sent = Some(status);
         let framed = frame_message(&HealthCheckResponse::new(status).encode_to_vec());
@@ -66,41 +85,65 @@ pub(super) struct ReflectionStream {
     files: &'static [FileTable],
     /// Bytes of questions that are not complete.
     received: Vec<u8>,
+    /// Why the stream ended before the client's last question was answered.
+    failure: Option<GrpcError>,
 }
 
 impl ReflectionStream {
     pub(super) fn new(client: Rc<dyn ClientStream>, files: &'static [FileTable]) -> Self {
-        Self { client, files, received: Vec::new() }
+        Self { client, files, received: Vec::new(), failure: None }
     }
 
-    /// The answer to the next question; `None` if it is incomplete, or if it cannot be read.
-    fn next_answer(&mut self) -> Result<Option<Vec<u8>>, ()> {
-        let Some(frame) = next_frame(&self.received).map_err(drop)? else { return Ok(None) };
-        let question = ReflectionRequest::decode(frame.message).map_err(drop)?;
+    /// The answer to the next question; `None` if it is incomplete.
+    fn next_answer(&mut self) -> Result<Option<Vec<u8>>, GrpcError> {
+        let Some(frame) = next_frame(&self.received)? else { return Ok(None) };
+        let question = ReflectionRequest::decode(frame.message).map_err(|error| {
+            let text = format!("the message cannot be read: {error}");
+            GrpcError::new(GrpcStatus::InvalidArgument, text)
+        })?;
         let rest = frame.rest.len();
         self.received.drain(..self.received.len() - rest);
         Ok(Some(frame_message(&answer(question, self.files).encode_to_vec())))
+    }
+
+    /// The next answer; `None` if the client asks no more, or the gateway stops.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, GrpcError>> {
+        loop {
+            if let Some(framed) = self.next_answer()? {
+                return Poll::Ready(Ok(Some(framed)));
+            }
+            if self.client.state().close_mode() > CloseMode::KeepOpen {
+                return Poll::Ready(Ok(None));
+            }
+            let read = self.client.poll_body(cx, BodyEncoder::Plain, &mut self.received);
+            if ready!(read).map_err(GrpcError::from)? == 0 {
+                if !self.received.is_empty() {
+                    // The body ends within a question.
+                    decode_message(&self.received)?;
+                }
+                return Poll::Ready(Ok(None));
+            }
+        }
     }
 }
 
 impl OwnBody for ReflectionStream {
     fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<usize> {
-        loop {
-            match self.next_answer() {
-                Ok(Some(framed)) => {
-                    out.extend_from_slice(&framed);
-                    return Poll::Ready(framed.len());
-                }
-                Ok(None) if self.received.len() <= MAX_MESSAGE => {}
-                Ok(None) | Err(()) => return Poll::Ready(0),
-            }
-            if self.client.state().close_mode() > CloseMode::KeepOpen {
+        let framed = match ready!(self.poll_answer(cx)) {
+            Ok(framed) => framed.unwrap_or_default(),
+            Err(failure) => {
+                self.failure = Some(failure);
                 return Poll::Ready(0);
             }
-            let read = self.client.poll_body(cx, BodyEncoder::Plain, &mut self.received);
-            if !matches!(ready!(read), Ok(1..)) {
-                return Poll::Ready(0);
-            }
-        }
+        };
+        out.extend_from_slice(&framed);
+        Poll::Ready(framed.len())
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        let failure = self.failure.take()?;
+        let mut fields = Fields::new();
+        failure.write(&mut fields);
+        Some(fields)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     clock::{Stopwatch, StoreTime},
     connection_state::CloseMode,
     http1::RequestHead,
-    identity::{KeySecret, OwnedConsumer, TokenHash, token_hash},
+    identity::{Consumer, KeySecret, OwnedConsumer, TokenHash, token_hash},
     limit::{Admission, Limit},
     metrics::{RouteCounters, WorkerMetrics},
     plan,
@@ -55,7 +55,7 @@ pub struct Ledger {
     pub(super) request_id: RequestId,
     /// The client's address, as trusted proxies report it.
     pub(super) client_ip: IpAddr,
-    /// The hash of the access token, if a limit's key has read it.
+    /// The hash of the access token, if the throttle or a limit's key has read it.
     pub(super) token_hash: TokenHash,
     pub(super) tracing: RequestTracing,
     pub(super) access_logger: Option<AccessLogger>,
@@ -105,6 +105,11 @@ pub(super) struct RequestEndFacts<'r> {
 }
 
 impl Ledger {
+    /// Who sends the request, if that is known.
+    pub(super) fn consumer(&self) -> Option<Consumer<'_>> {
+        self.consumer.as_ref().map(OwnedConsumer::view)
+    }
+
     pub(super) fn new(
         rules: Rc<WorkerRules>,
         request_id: RequestId,
@@ -358,6 +363,7 @@ impl Ledger {
             upstream: self.server(),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,
+            priority: self.attempts.priority,
             cut: self.cut_reason(facts.close_mode),
             complete: matches!(self.end, ResponseEnd::Complete),
             request_id: self.request_id.as_bytes(),

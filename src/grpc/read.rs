@@ -25,7 +25,7 @@ pub async fn read_message(client: &dyn ClientStream) -> Result<Vec<u8>, GrpcErro
     let state = client.state();
     let read = std::future::poll_fn(|cx| {
         if state.expired_deadline().is_some() {
-            return Poll::Ready(Err(of_body(BodyError::TimedOut)));
+            return Poll::Ready(Err(BodyError::TimedOut.into()));
         }
         let read = poll_read(client, cx, &mut body);
         if read.is_pending() {
@@ -47,7 +47,7 @@ fn poll_read(
     body: &mut Vec<u8>,
 ) -> Poll<Result<(), GrpcError>> {
     for _ in 0..MAX_READS_PER_POLL {
-        let count = ready!(client.poll_body(cx, BodyEncoder::Plain, body)).map_err(of_body)?;
+        let count = ready!(client.poll_body(cx, BodyEncoder::Plain, body))?;
         if count == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -55,18 +55,25 @@ fn poll_read(
             client.abandon_body();
             return Poll::Ready(Err(too_long()));
         }
+        if !client.reserve_message(count) {
+            client.abandon_body();
+            let text = "the incomplete messages of this connection are too long together";
+            return Poll::Ready(Err(GrpcError::new(GrpcStatus::ResourceExhausted, text)));
+        }
         client.state().set_wait(Wait::Internal);
     }
     yield_turn(cx);
     Poll::Pending
 }
 
-fn of_body(error: BodyError) -> GrpcError {
-    let status = match error {
-        BodyError::TimedOut | BodyError::TooSlow => GrpcStatus::DeadlineExceeded,
-        BodyError::TooLong => GrpcStatus::ResourceExhausted,
-        BodyError::Malformed(_) | BodyError::Unreadable => GrpcStatus::Internal,
-        BodyError::ClientClosed => GrpcStatus::Cancelled,
-    };
-    GrpcError::new(status, error.to_string())
+impl From<BodyError> for GrpcError {
+    fn from(error: BodyError) -> Self {
+        let status = match error {
+            BodyError::TimedOut | BodyError::TooSlow => GrpcStatus::DeadlineExceeded,
+            BodyError::TooLong => GrpcStatus::ResourceExhausted,
+            BodyError::Malformed(_) | BodyError::Unreadable => GrpcStatus::Internal,
+            BodyError::ClientClosed => GrpcStatus::Cancelled,
+        };
+        Self::new(status, error.to_string())
+    }
 }

@@ -118,6 +118,12 @@ pub struct ThrottleCounters {
     pub rejected: Counter,
     /// Tokens recorded as active, counted once per generation and worker.
     pub recorded: Counter,
+    /// Requests that the waiting room admitted.
+    pub room_admitted: Counter,
+    /// Tickets of the waiting room that were given out.
+    pub room_tickets: Counter,
+    /// Tickets that were not accepted, by the index of the reason.
+    pub room_faults: [Counter; 4],
     /// Requests with a token on routes where the throttle applies.
     pub with_token: Counter,
     /// Requests without a token on these routes.

@@ -326,7 +326,8 @@ impl RoutePlan {
         if route.auth.is_none() {
             matched.with_subject(body, |subject| {
                 if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
-                    let caller = Caller::of(subject, secret).map_err(GatewayError::Ambiguous)?;
+                    let caller = Caller::of(subject, secret, input.key_secret)
+                        .map_err(GatewayError::Ambiguous)?;
                     self.caller = Some(caller);
                 }
                 if is_deferred {

@@ -6,7 +6,10 @@ use http::StatusCode;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{RefusedBy, describe_refusal, push_challenges, refused_limits, refused_retry_after},
+    problem::{
+        RefusedBy, describe_refusal, push_challenges, push_priority, refused_limits,
+        refused_retry_after,
+    },
 };
 use crate::{
     error::GatewayError,
@@ -89,13 +92,14 @@ pub fn grpc_refusal<'a>(
             describe_refusal(&names, refused_by, retry_after, |piece| text.push_str(piece));
             text
         }
-        _ => error.detail(),
+        _ => error.detail().into_owned(),
     };
     fields.push("grpc-message", percent_encode(&message));
     if let Some(seconds) = retry_after {
         fields.push_number("retry-after", seconds);
     }
     push_challenges(error, &mut fields);
+    push_priority(error, &mut fields);
     LocalReply { status: error.status(), fields, body: Bytes::new() }
 }
 
@@ -195,6 +199,7 @@ mod tests {
             memory: 60_000,
             now: StoreTime::from_unix_ms(1_000),
             reset_at: StoreTime::from_unix_ms(3_500),
+            waiting: None,
         };
         let throttled = GatewayError::Throttled(Box::new(denied));
         let reply = grpc_refusal(&throttled, std::iter::empty());

@@ -7,9 +7,12 @@ use bytes::Bytes;
 
 use super::{
     LimitReport, LocalReply,
-    problem::{RefusedBy, allow, push_challenges, refused_retry_after},
+    problem::{RefusedBy, allow, push_challenges, push_priority, refused_retry_after},
 };
-use crate::{error::GatewayError, http1::Fields, snapshot::escape_markup};
+use crate::{
+    error::GatewayError, http1::Fields, snapshot::escape_markup,
+    throttle::waiting_room::WaitingPlace,
+};
 
 const HTML: &str = "text/html; charset=utf-8";
 /// Initial capacity of a page, in bytes: one allocation is enough for most.
@@ -27,7 +30,9 @@ pub(super) fn page<'a>(
 ) -> LocalReply {
     let (mut fields, status) = (Fields::new(), error.status());
     let retry_after = refused_retry_after(error, limits.clone());
+    let is_waiting = matches!(error, GatewayError::Throttled(denied) if denied.waiting.is_some());
     let title = match error {
+        GatewayError::Throttled(_) if is_waiting => "Waiting room",
         GatewayError::Throttled(_) => "Too many visitors",
         _ => status.canonical_reason().unwrap_or("Error"),
     };
@@ -47,16 +52,21 @@ pub(super) fn page<'a>(
                 html.push_str(" This one is larger than the limit: trying again will not help.");
             }
         }
-        GatewayError::Throttled(_) => html.push_str(
-            "More people are using this service than it can serve. Those who are already here come first.",
-        ),
+        GatewayError::Throttled(denied) => match &denied.waiting {
+            Some(waiting) => push_place(&mut html, waiting),
+            None => html.push_str(
+                "More people are using this service than it can serve. Those who are already here come first.",
+            ),
+        },
         _ => {
             html.push_str(&escape_markup(&error.detail()));
             html.push('.');
         }
     }
     if let Some(seconds) = retry_after {
-        let _ = write!(html, " Please try again in {}.", wait(seconds));
+        if !is_waiting {
+            let _ = write!(html, " Please try again in {}.", wait(seconds));
+        }
         fields.push_number("retry-after", seconds);
     }
     let _ = write!(html, "</p>\n<p><small>Status {}, request ", status.as_u16());
@@ -66,14 +76,27 @@ pub(super) fn page<'a>(
         fields.push("allow", allow);
     }
     push_challenges(error, &mut fields);
+    push_priority(error, &mut fields);
     fields.push("content-type", HTML);
     // The page needs no resources, so it may load none.
     fields.push("content-security-policy", "default-src 'none'");
     LocalReply { status, fields, body: Bytes::from(html) }
 }
 
+/// Says where a caller is in the waiting room.
+fn push_place(html: &mut String, waiting: &WaitingPlace) {
+    // Writing to a string cannot fail.
+    let _ = write!(
+        html,
+        "More people are using this service than it can serve. You are number <b>{}</b> in the queue, and \
+         it is your turn in about <b>{}</b>. Keep this page open: it reloads by itself.",
+        waiting.place,
+        wait(waiting.expected_wait)
+    );
+}
+
 /// A wait in words, rounded up to a whole number of its unit.
-fn wait(seconds: u64) -> String {
+pub(super) fn wait(seconds: u64) -> String {
     let (unit, length) = match seconds {
         0..=90 => ("second", 1),
         91..=5_400 => ("minute", MINUTE),

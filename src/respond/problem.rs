@@ -20,6 +20,8 @@ const BLOCKED: &str = "urn:tidegate:problem:blocked";
 const UPSTREAMS_DOWN: &str = "urn:tidegate:problem:upstreams-down";
 const OVERLOADED: &str = "urn:tidegate:problem:overloaded";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
+/// The header with the priority of a request that no target had room for.
+const PRIORITY_HEADER: &str = "x-tidegate-priority";
 /// Initial capacity of a document, in bytes: one allocation is enough for most.
 const CAPACITY: usize = 320;
 
@@ -51,13 +53,19 @@ pub fn problem<'a>(
             json.raw("]");
             json.retry_after(retry_after);
         }
-        GatewayError::Throttled(_) => {
+        GatewayError::Throttled(denied) => {
             json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
             json.member("detail", &error.detail());
             json.raw(",\"violated-policies\":[");
             json.string(POLICY);
             json.raw("]");
             json.retry_after(retry_after);
+            if let Some(waiting) = &denied.waiting {
+                json.raw(",\"place\":");
+                json.number(waiting.place);
+                json.raw(",\"expected-wait\":");
+                json.number(waiting.expected_wait);
+            }
         }
         GatewayError::StoreUnavailable => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
@@ -70,10 +78,15 @@ pub fn problem<'a>(
             json.retry_after(retry_after);
         }
         GatewayError::ClientOverloaded
-        | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => {
+        | GatewayError::Upstream(UpstreamError::Overloaded(_) | UpstreamError::Shortage(_)) => {
             json.begin(OVERLOADED, "Overloaded", status.as_u16());
             json.member("detail", &error.detail());
             json.retry_after(retry_after);
+            if let GatewayError::Upstream(UpstreamError::Overloaded(priority)) = error {
+                json.raw(",\"priority\":");
+                json.number(priority.number().into());
+            }
+            push_priority(error, &mut fields);
         }
         _ => {
             let title = status.canonical_reason().unwrap_or("Error");
@@ -109,8 +122,17 @@ pub(super) fn refused_retry_after<'a>(
         | GatewayError::DelayTimeout
         | GatewayError::ClientOverloaded
         | GatewayError::CannotAuthenticate(_)
-        | GatewayError::Upstream(UpstreamError::Overloaded | UpstreamError::Shortage(_)) => Some(1),
+        | GatewayError::Upstream(UpstreamError::Overloaded(_) | UpstreamError::Shortage(_)) => {
+            Some(1)
+        }
         _ => None,
+    }
+}
+
+/// Adds the priority of a request that no target had room for.
+pub(super) fn push_priority(error: &GatewayError, fields: &mut Fields) {
+    if let GatewayError::Upstream(UpstreamError::Overloaded(priority)) = error {
+        fields.push_number(PRIORITY_HEADER, priority.number().into());
     }
 }
 
@@ -289,7 +311,7 @@ mod tests {
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["request-id"], id);
             assert_eq!((&body["status"], &body["title"]), (&404.into(), &"Not Found".into()));
-            assert_eq!(body["detail"], GatewayError::NoRoute.detail());
+            assert_eq!(body["detail"], *GatewayError::NoRoute.detail());
         }
     }
 

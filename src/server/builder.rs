@@ -13,6 +13,7 @@ use super::{
     open_store::open_store,
 };
 use crate::{
+    acme::AcmeCertificates,
     admin::{AdminAccess, AdminListener, AdminToken, AllowedHosts, Stops},
     clock::Clock,
     config::{self, EnvLookup, Environment, Fault, Faults, LoadedConfig},
@@ -121,6 +122,9 @@ impl ServerBuilder {
         snapshot.reveal_token_secrets(&loaded.source, &*env)?;
         let key_sets = Arc::new(KeySets::default());
         key_sets.apply(snapshot.jwt_methods());
+        snapshot.reveal_acme_keys(config, &loaded.source, &*env)?;
+        let acme = Arc::new(AcmeCertificates::default());
+        acme.apply(snapshot.acme_listeners());
         let shared = Arc::new(Shared {
             traces,
             upstreams: Arc::new(upstreams),
@@ -132,6 +136,7 @@ impl ServerBuilder {
             access_log,
             delay_queues: DelayQueues::default(),
             accepting_workers: AtomicU64::new(0),
+            leaving: CancellationToken::new(),
             connection_limit: ConnectionLimit::new(files.clients as usize).into(),
             clients: Arc::default(),
             compression: Arc::default(),
@@ -145,6 +150,7 @@ impl ServerBuilder {
             blocked_addresses: BlockedAddresses::default(),
             passwords: PasswordVerifier::default(),
             known_admissions: KnownAdmissions::default(),
+            acme,
         });
         shared.overrides.replace(overrides.set, &shared.live);
         let reloader = Reloader::new(path.to_owned(), &loaded, shared.clone(), env.clone());
@@ -158,6 +164,7 @@ impl ServerBuilder {
             admin,
             shared,
             reloader,
+            drain_delay: config.drain_delay.0,
             drain: CancellationToken::new(),
             stops: Stops::default(),
             sockets: Mutex::new(listeners.sockets),

@@ -16,8 +16,9 @@ const RUNTIME_FILES: u64 = 4;
 /// Descriptors of one listener in one worker: the socket, its copy for a successor, and a connection that waits for a
 /// permit.
 const LISTENER_FILES: u64 = 3;
-/// Connections to each Redis server apart from the workers': reports, probes, the throttle, overrides, the admin API.
-const SERVER_FILES: u64 = 7;
+/// Connections to each Redis server apart from the workers': reports, probes, the throttle, its waiting room, overrides,
+/// the admin API.
+const SERVER_FILES: u64 = 8;
 /// The assumed number of servers of a Cluster, unless the configuration names more.
 const CLUSTER_SERVERS: usize = 6;
 /// Most health checks to count. Each takes a descriptor for a moment.

@@ -1,12 +1,12 @@
 //! The certificates that a snapshot uses: their files and expiry.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use super::Snapshot;
+use super::{ListenerRules, Snapshot};
 use crate::{
     auth::AuthKind,
     config::{ConfigSource, Fault},
-    tls::{TlsFile, Validity, ValidityProblem},
+    tls::{TlsFile, Validity, ValidityProblem, server::CertificateEntry},
     upstream::UpstreamKind,
 };
 
@@ -35,13 +35,22 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
+/// The current certificates of a listener. One that the gateway itself has made is none: no client trusts it.
+fn entries_of(rules: &ListenerRules) -> Vec<Arc<CertificateEntry>> {
+    let current = rules.tls.as_ref().map(|live| live.load());
+    let entries = current.iter().flat_map(|names| names.entries());
+    entries.filter(|entry| !entry.certificate.is_placeholder()).cloned().collect()
+}
+
 impl Snapshot {
     /// The certificates, towards clients and towards upstreams.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateUse<'_>> {
         let listeners = self.listeners.iter().enumerate().flat_map(|(listener, rules)| {
-            let entries = rules.tls.iter().flat_map(|names| names.entries().iter().enumerate());
-            entries.map(move |(index, entry)| CertificateUse {
-                key: format!("listen[{listener}].tls.certificates[{index}].cert"),
+            entries_of(rules).into_iter().enumerate().map(move |(index, entry)| CertificateUse {
+                key: match rules.acme {
+                    Some(_) => format!("listen[{listener}].tls.acme.domains"),
+                    None => format!("listen[{listener}].tls.certificates[{index}].cert"),
+                },
                 listener: Some(&*rules.address),
                 name: entry.certificate.label(),
                 validity: entry.certificate.validity,
@@ -71,8 +80,7 @@ impl Snapshot {
     fn service_certificates(&self) -> impl Iterator<Item = CertificateUse<'_>> {
         let rules = self.rate_limit_service.iter().map(|service| &service.listener);
         rules.flat_map(|rules| {
-            let entries = rules.tls.iter().flat_map(|names| names.entries().iter().enumerate());
-            entries.map(move |(index, entry)| CertificateUse {
+            entries_of(rules).into_iter().enumerate().map(move |(index, entry)| CertificateUse {
                 key: format!("rate_limit_service.tls.certificates[{index}].cert"),
                 listener: Some(&*rules.address),
                 name: entry.certificate.label(),
@@ -84,12 +92,15 @@ impl Snapshot {
     /// The files of certificates, keys, authorities and key sets, as they were read.
     pub fn tls_files(&self) -> Vec<TlsFile> {
         let service = self.rate_limit_service.iter().map(|service| &service.listener);
-        let names = self.listeners.iter().chain(service).filter_map(|rules| rules.tls.as_ref());
-        let names = names
-            .chain(&self.admin_tls)
-            .flat_map(|names| names.entries())
-            .flat_map(|name| name.files());
-        let mut files: Vec<TlsFile> = names.cloned().collect();
+        let entries = self.listeners.iter().chain(service).flat_map(|rules| entries_of(rules));
+        let admin = self.admin_tls.iter().flat_map(|names| names.entries().iter().cloned());
+        let mut files: Vec<TlsFile> = Vec::new();
+        for entry in entries.chain(admin) {
+            files.extend(entry.files().cloned());
+        }
+        for (settings, _) in self.acme_listeners() {
+            files.extend(settings.tls.files.iter().cloned());
+        }
         for upstream in &self.upstreams {
             let UpstreamKind::Servers(servers) = &upstream.kind else { continue };
             let tls = servers.targets.first().and_then(|weighted| weighted.target.tls.as_ref());

@@ -5,8 +5,9 @@ use super::jwt::JwtInputs;
 use super::routes::RouteParts;
 use super::section::{FaultCollector, Section};
 use super::{
-    IdentityRules, RateHeaders, Snapshot, access_log, auth, consumers, files, limits, listen,
-    notes, overrides, plans, rate_limit_service, routes, store, throttle, tiers, traces, upstreams,
+    IdentityRules, RateHeaders, Snapshot, access_log, acme, auth, consumers, files, limits, listen,
+    notes, overrides, plans, priorities, rate_limit_service, routes, store, throttle, tiers,
+    traces, upstreams,
 };
 use crate::config::{Client, Faults, LoadedConfig, StandardHeaders};
 use crate::identity::TrustedProxies;
@@ -16,6 +17,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let collector = FaultCollector::new(&loaded.source);
     let root = &collector.root();
     listen::check(root, config);
+    acme::check(root, config);
     let listeners = listen::listeners(root, config);
     let admin_tls = listen::admin_tls(root, config);
     access_log::check(root, &config.access_log);
@@ -34,7 +36,9 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     tiers::check_parameters(root, config);
     overrides::check(root, config);
     let throttle = throttle::compile(root, config);
+    let waiting_room = throttle::compile_waiting_room(root, config);
     let traces = traces::compile(&root.at("traces"), config.traces.as_ref());
+    priorities::check(root, config);
     notes::add(root, config);
     files::check(root, config, loaded.source.name());
     let (faults, notes) = collector.into_faults_and_notes();
@@ -56,9 +60,11 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             admin_tls,
             rate_limit_service,
             throttle,
+            waiting_room,
             traces,
             auth_methods: auth.into_values().collect(),
             plans: config.plans.keys().map(|name| name.as_str().into()).collect(),
+            plan_priorities: priorities::of_plans(config),
             jwt,
             consumers,
             overrides_file: config.overrides.as_ref().map(|own| own.file.clone()),

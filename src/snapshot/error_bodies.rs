@@ -1,5 +1,7 @@
 //! [`ErrorBodies`]: a route's bodies for the gateway's own errors.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
@@ -41,10 +43,16 @@ pub struct ErrorBody {
 enum BodyVariable {
     RetryAfter,
     Limit,
+    Place,
+    ExpectedWait,
 }
 
-const VARIABLES: [(&[u8], BodyVariable); 2] =
-    [(b"{retry_after}", BodyVariable::RetryAfter), (b"{limit}", BodyVariable::Limit)];
+const VARIABLES: [(&[u8], BodyVariable); 4] = [
+    (b"{retry_after}", BodyVariable::RetryAfter),
+    (b"{limit}", BodyVariable::Limit),
+    (b"{place}", BodyVariable::Place),
+    (b"{expected_wait}", BodyVariable::ExpectedWait),
+];
 
 /// The values of the variables of a body.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -53,6 +61,10 @@ pub struct BodyValues {
     pub retry_after: Option<u64>,
     /// The names of the limits that refused, or the throttle's name; empty if none did.
     pub limit: String,
+    /// The place in the waiting room; empty for a caller that does not wait there.
+    pub place: String,
+    /// The expected wait in the waiting room, in words; empty as `place`.
+    pub expected_wait: String,
 }
 
 impl ErrorBody {
@@ -81,7 +93,7 @@ impl ErrorBody {
         if self.variables.is_empty() {
             return self.text.clone();
         }
-        let BodyValues { retry_after, limit } = values();
+        let BodyValues { retry_after, limit, place, expected_wait } = values();
         let retry_after = retry_after.map_or(String::new(), |seconds| seconds.to_string());
         // JSON needs no escaping: names of limits have no character that JSON escapes.
         let limit = if self.is_markup { escape_markup(&limit) } else { limit };
@@ -92,6 +104,8 @@ impl ErrorBody {
             body.extend_from_slice(match variable {
                 BodyVariable::RetryAfter => retry_after.as_bytes(),
                 BodyVariable::Limit => limit.as_bytes(),
+                BodyVariable::Place => place.as_bytes(),
+                BodyVariable::ExpectedWait => expected_wait.as_bytes(),
             });
         }
         body.extend_from_slice(&self.text[from..]);
@@ -208,20 +222,7 @@ fn body(section: &Section<'_>, configured: &config::ErrorBodyConfig) -> Option<E
     let expected = "a media type such as text/html";
     section.at("content_type").ensure(content_type.is_some(), &what, expected);
     let body = match (&configured.file, &configured.body) {
-        (Some(file), None) => {
-            let section = section.at("file");
-            let owned = file.clone();
-            let read = read_within(READ_TIMEOUT, move || read_regular(&owned, MAX_LEN + 1));
-            let read = read.and_then(|bytes| {
-                let fits = bytes.len() as u64 <= MAX_LEN;
-                if fits { Ok(bytes) } else { Err(FileError::TooLong(MAX_LEN)) }
-            });
-            let reported = |error: FileError| {
-                let what = format!("{}: {error}", file.display());
-                section.fault(what, error.expected());
-            };
-            Some(Bytes::from(read.map_err(reported).ok()?))
-        }
+        (Some(file), None) => Some(read_file(&section.at("file"), file)?),
         (None, Some(body)) => Some(Bytes::copy_from_slice(body.as_bytes())),
         (Some(_), Some(_)) => {
             section.at("body").fault_at_key("both `file` and `body`", "one of them");
@@ -235,6 +236,30 @@ fn body(section: &Section<'_>, configured: &config::ErrorBodyConfig) -> Option<E
         }
     };
     Some(ErrorBody::new(content_type?, &body?))
+}
+
+/// The content of a body's file; reports a file that cannot be read.
+fn read_file(section: &Section<'_>, file: &Path) -> Option<Bytes> {
+    let owned = file.to_owned();
+    let read = read_within(READ_TIMEOUT, move || read_regular(&owned, MAX_LEN + 1));
+    let read = read.and_then(|bytes| {
+        let fits = bytes.len() as u64 <= MAX_LEN;
+        if fits { Ok(bytes) } else { Err(FileError::TooLong(MAX_LEN)) }
+    });
+    let reported = |error: FileError| {
+        let what = format!("{}: {error}", file.display());
+        section.fault(what, error.expected());
+    };
+    Some(Bytes::from(read.map_err(reported).ok()?))
+}
+
+/// Compiles the page of a waiting room, in the file `path`; reports a file that cannot be read.
+pub(super) fn waiting_page(section: &Section<'_>, path: &Path) -> Option<ErrorBody> {
+    let html = HeaderValue::from_static("text/html; charset=utf-8");
+    let page = read_file(section, path)?;
+    let is_text = std::str::from_utf8(&page).is_ok_and(|text| !text.trim().is_empty());
+    section.ensure(is_text, &path.display().to_string(), "a page that is not empty, in UTF-8");
+    Some(ErrorBody::new(html, &page))
 }
 
 #[cfg(test)]
@@ -270,7 +295,12 @@ mod tests {
 
     #[test]
     fn variables_have_their_values() {
-        let values = || BodyValues { retry_after: Some(7), limit: "<few>, many".to_owned() };
+        let values = || BodyValues {
+            retry_after: Some(7),
+            limit: "<few>, many".to_owned(),
+            place: "12".to_owned(),
+            expected_wait: "3 minutes".to_owned(),
+        };
         let rendered = |content_type, text: &str| {
             let body = ErrorBody::new(HeaderValue::from_static(content_type), text.as_bytes());
             String::from_utf8(body.body(values).to_vec()).unwrap()
@@ -281,6 +311,7 @@ mod tests {
             "<style>p {color: red}</style>&lt;few&gt;, many: 7 s7{&lt;few&gt;, many"
         );
         assert_eq!(rendered("text/plain", "{limit}{x}{}"), "<few>, many{x}{}");
+        assert_eq!(rendered("text/html", "{place} in {expected_wait}"), "12 in 3 minutes");
         let body = ErrorBody::new(HeaderValue::from_static("a/b"), b"{retry_after}|{limit}");
         assert_eq!(body.body(BodyValues::default), "|");
         let plain = ErrorBody::new(HeaderValue::from_static("a/b"), b"no {variable}");

@@ -103,16 +103,23 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
     let service = config.rate_limit_service.iter();
     let service =
         service.filter_map(|own| Some((root.at("rate_limit_service"), own.tls.as_ref()?)));
-    for (section, tls) in listeners.chain(admin).chain(service) {
+    let listeners = listeners.map(|(section, tls)| (section, &tls.certificates));
+    let others = admin.chain(service).map(|(section, tls)| (section, &tls.certificates));
+    for (section, certificates) in listeners.chain(others) {
         let section = section.at("tls").at("certificates");
-        for (index, CertificateFiles { cert, key, client_ca }) in
-            tls.certificates.iter().enumerate()
-        {
+        for (index, CertificateFiles { cert, key, client_ca }) in certificates.iter().enumerate() {
             let section = section.index(index);
             add(section.at("cert"), Some(cert), FileContent::Public);
             add(section.at("key"), Some(key), FileContent::PrivateKey);
             add(section.at("client_ca"), client_ca.as_ref(), FileContent::Public);
         }
+    }
+    for (index, listener) in config.listen.iter().enumerate() {
+        let Some(acme) = listener.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { continue };
+        let section = root.at("listen").index(index).at("tls").at("acme");
+        add(section.at("directory_ca"), acme.directory_ca.as_ref(), FileContent::Public);
+        let key = acme.eab.as_ref().and_then(|eab| secret_file(&eab.hmac_key));
+        add(section.at("eab").at("hmac_key"), key, FileContent::Secret);
     }
     for (name, upstream) in &config.upstreams {
         let section = root.at("upstreams").entry(name).at("tls");
@@ -126,6 +133,9 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
             add(section.entry(status).at("file"), body.file.as_ref(), FileContent::Public);
         }
     }
+    let room = config.throttle.as_ref().and_then(|throttle| throttle.waiting_room.as_ref());
+    let page = room.and_then(|room| room.page.as_ref());
+    add(root.at("throttle").at("waiting_room").at("page"), page, FileContent::Public);
     let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     add(root.at("admin").at("token"), token.and_then(secret_file), FileContent::Secret);
     for (name, jwt) in config.auth.iter().filter_map(|(name, own)| Some((name, own.jwt.as_ref()?)))

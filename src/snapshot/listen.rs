@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use super::acme;
 use super::section::Section;
 use super::{HttpRules, ListenerRules};
+use crate::acme::AcmeSettings;
 use crate::config::{
-    AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, RedirectHttps, Tls,
+    AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, ListenerTls,
+    RedirectHttps, Tls,
 };
 use crate::identity::TrustedProxies;
 use crate::route::normalize::Slashes;
 use crate::tls::{
-    Certificate, ServerCertificates, TlsError,
+    Certificate, LiveCertificates, ServerCertificates, TlsError,
     server::{CertificateEntry, OfferedProtocols},
 };
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
@@ -120,7 +123,10 @@ fn rules(
     let section = root.at("listen").index(index);
     let http2 = listener.http2.unwrap_or(listener.tls.is_some());
     let offered = if http2 { OfferedProtocols::Http2AndHttp1 } else { OfferedProtocols::Http1 };
-    let tls = listener.tls.as_ref().and_then(|tls| certificates(&section, tls, offered));
+    let (tls, acme) = match &listener.tls {
+        Some(tls) => listener_certificates(&section, tls, offered),
+        None => (None, None),
+    };
     let redirect = section.at("redirect_https");
     let redirects = listener.redirect_https != RedirectHttps::Off;
     if redirects && listener.tls.is_some() {
@@ -147,7 +153,30 @@ fn rules(
         RedirectHttps::Port(port) => Some(port),
     };
     let address = listener.address.to_string().into();
-    ListenerRules { address, tls, http2, proxy_protocol, redirect_https }
+    ListenerRules { address, tls, acme, http2, proxy_protocol, redirect_https }
+}
+
+/// The certificates of a listener for clients, and how its own is ordered.
+fn listener_certificates(
+    section: &Section<'_>,
+    tls: &ListenerTls,
+    offered: OfferedProtocols,
+) -> (Option<Arc<LiveCertificates>>, Option<Arc<AcmeSettings>>) {
+    let section = section.at("tls");
+    let live = |own| Arc::new(LiveCertificates::new(own, offered));
+    let Some(config) = &tls.acme else {
+        let section = section.at("certificates");
+        let expected = "at least one certificate, or `acme`";
+        section.ensure(!tls.certificates.is_empty(), "no certificate", expected);
+        return (server_names(&section, &tls.certificates, offered).map(live), None);
+    };
+    if !tls.certificates.is_empty() {
+        section.at("certificates").fault_at_key("both `certificates` and `acme`", "one of them");
+        return (None, None);
+    }
+    let Some(settings) = acme::settings(&section.at("acme"), config) else { return (None, None) };
+    let first = acme::first_certificates(&section.at("acme"), &settings, offered);
+    (first.map(live), Some(Arc::new(settings)))
 }
 
 /// Reads the certificates of the listener at `section`.

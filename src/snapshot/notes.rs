@@ -120,7 +120,7 @@ fn note_unused_limits(root: &Section<'_>, config: &Config) {
         .iter()
         .flat_map(|route| route.limits.iter().chain(route.status.iter().flatten()));
     let domains = config.rate_limit_service.iter().flat_map(|service| service.domains.values());
-    let named = named.chain(domains.flat_map(|domain| &domain.limits));
+    let named = named.chain(domains.flat_map(|domain| &domain.limits).flat_map(|item| &item.limit));
     let named: HashSet<&String, RandomState> = named.collect();
     for name in config.limits.keys().filter(|name| !named.contains(name)) {
         let what = format!("no route names the limit `{name}`");

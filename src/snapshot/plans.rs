@@ -16,10 +16,10 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
     let section = root.at("plans");
     let expected = format!("at most {MAX_PLANS}");
     section.ensure(config.plans.len() <= MAX_PLANS, "too many plans", &expected);
-    for (plan, quotas) in &config.plans {
+    for (plan, settings) in &config.plans {
         let section = section.entry(plan);
         section.ensure_key_name(plan);
-        for limit in quotas.keys() {
+        for limit in settings.quotas.keys() {
             section.entry(limit).ensure_key_reference("limit", limit, &config.limits);
         }
     }
@@ -85,8 +85,8 @@ impl<'c> NamedQuotas<'c> {
     /// The plans with a quota for the limit.
     fn quotas(&self) -> impl Iterator<Item = (&'c str, PlanQuota)> {
         let Self { limit, config } = *self;
-        config.plans.iter().filter_map(move |(plan, quotas)| {
-            let quota = quotas.get(limit)?;
+        config.plans.iter().filter_map(move |(plan, settings)| {
+            let quota = settings.quotas.get(limit)?;
             Some((plan.as_str(), *quota))
         })
     }

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};
+use crate::priority::Priority;
 use crate::route::normalize::{Slashes, normalize, routed_form};
 use crate::route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
@@ -92,6 +93,7 @@ pub(super) fn compile(
                 limits,
                 auth: auth.map(Box::new),
                 hash_key,
+                priority: route.priority.and_then(Priority::new),
                 throttle: route.throttle,
                 strip_prefix,
                 edits,

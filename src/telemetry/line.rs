@@ -17,6 +17,7 @@ pub use self::{
     field::AccessField,
     layout::{AccessFormat, AccessLayout},
 };
+use crate::priority::Priority;
 
 /// Why a request or its response ended before it was complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -111,6 +112,8 @@ pub struct AccessLine<'a> {
     pub upstream_time: Option<Duration>,
     /// Number of attempts at upstream servers.
     pub attempts: u32,
+    /// The request's priority; `None` if its upstream has no bounds.
+    pub priority: Option<Priority>,
     /// Why the request or its response ended early; `None` if both are complete.
     pub cut: Option<CutReason>,
     /// True if the response was sent completely.

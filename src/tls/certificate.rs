@@ -2,7 +2,10 @@
 
 use std::{fmt, net::IpAddr, path::Path, sync::Arc};
 
-use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
+use rustls::{
+    pki_types::{CertificateDer, PrivateKeyDer},
+    sign::CertifiedKey,
+};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::{TlsError, TlsFile, file::shown, pem, provider};
@@ -13,7 +16,7 @@ const SOON: u64 = 14 * DAY;
 const DAY: u64 = 24 * 60 * 60;
 
 /// A certificate chain, its private key, and the contents that the gateway needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Certificate {
     /// The chain and the key.
     pub(super) key: Arc<CertifiedKey>,
@@ -22,8 +25,10 @@ pub struct Certificate {
     addresses: Box<[IpAddr]>,
     /// The certificate's validity.
     pub validity: Validity,
-    /// The files of the chain and of the key.
-    pub(super) files: [TlsFile; 2],
+    /// The files of the chain and of the key, to watch; none if the gateway itself made or ordered the certificate.
+    pub(super) files: Box<[TlsFile]>,
+    /// True if the gateway itself made it, and no client trusts it.
+    pub(super) is_placeholder: bool,
 }
 
 /// When a certificate is valid, in seconds since the epoch.
@@ -105,8 +110,31 @@ impl Certificate {
     /// A file cannot be read or used, or the key is not the certificate's.
     pub fn load(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         let (cert_file, chain) = pem::certificates(cert)?;
-        let (names, addresses, validity) = read(&chain[0], cert)?;
         let (key_file, private) = pem::private_key(key)?;
+        let files = Box::new([cert_file, key_file]);
+        Ok(Self { files, ..Self::new(chain, private, [cert, key])? })
+    }
+
+    /// Reads a chain and its key from `text`, in PEM. `path` is its file, for messages; it is not watched.
+    ///
+    /// # Errors
+    ///
+    /// The text cannot be used, or the key is not the certificate's.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, TlsError> {
+        let chain = pem::certificates_in(path, text)?;
+        let mut parsed = Self::new(chain, pem::private_key_in(path, text)?, [path, path])?;
+        // An authority orders them as it likes, and the label should survive a renewal.
+        parsed.names.sort_unstable();
+        Ok(parsed)
+    }
+
+    /// A certificate from its chain and key. Messages name the two paths.
+    pub(super) fn new(
+        chain: Vec<CertificateDer<'static>>,
+        private: PrivateKeyDer<'static>,
+        [cert, key]: [&Path; 2],
+    ) -> Result<Self, TlsError> {
+        let (names, addresses, validity) = read(&chain[0], cert)?;
         let private = provider()
             .key_provider
             .load_private_key(private)
@@ -119,8 +147,19 @@ impl Certificate {
                 return Err(TlsError::KeyMismatch { cert: shown(cert), key: shown(key) });
             }
         }
-        let files = [cert_file, key_file];
-        Ok(Self { key: Arc::new(certified), names, addresses, validity, files })
+        let files = Box::default();
+        let key = Arc::new(certified);
+        Ok(Self { key, names, addresses, validity, files, is_placeholder: false })
+    }
+
+    /// True for [`Self::placeholder`].
+    pub fn is_placeholder(&self) -> bool {
+        self.is_placeholder
+    }
+
+    /// The certificate itself, without the rest of its chain.
+    pub fn leaf(&self) -> Option<&CertificateDer<'static>> {
+        self.key.cert.first()
     }
 
     /// The first name, or else the first address, for metrics and logs.

@@ -81,7 +81,7 @@ impl ClientTls {
         offer.hash(&mut digest);
         let mut files = Vec::new();
         let validity = certificate.as_ref().map(|certificate| certificate.validity);
-        files.extend(certificate.iter().flat_map(|certificate| certificate.files.clone()));
+        files.extend(certificate.iter().flat_map(|certificate| certificate.files.to_vec()));
         let mut listed = Box::default();
         let roots = match ca {
             Some(path) => {

@@ -17,12 +17,20 @@ pub(super) fn certificates(
     path: &Path,
 ) -> Result<(TlsFile, Vec<CertificateDer<'static>>), TlsError> {
     let (file, text) = TlsFile::read(path)?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    Ok((file, certificates_in(path, &text)?))
+}
+
+/// The certificates in `text`, the content of the file at `path`: at least one, in its order.
+pub(super) fn certificates_in(
+    path: &Path,
+    text: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match certificates {
         Ok(certificates) if certificates.is_empty() => {
             Err(pem_error(path, "no certificate (BEGIN CERTIFICATE)"))
         }
-        Ok(certificates) => Ok((file, certificates)),
+        Ok(certificates) => Ok(certificates),
         Err(error) => Err(pem_error(path, &shown_error(&error))),
     }
 }
@@ -30,14 +38,18 @@ pub(super) fn certificates(
 /// The private key in the file.
 pub(super) fn private_key(path: &Path) -> Result<(TlsFile, PrivateKeyDer<'static>), TlsError> {
     let (file, text) = TlsFile::read(path)?;
-    if is_encrypted(&text) {
+    Ok((file, private_key_in(path, &text)?))
+}
+
+/// The private key in `text`, the content of the file at `path`.
+pub(super) fn private_key_in(path: &Path, text: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    if is_encrypted(text) {
         return Err(pem_error(path, "the private key is encrypted"));
     }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+    PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
         pem::Error::NoItemsFound => pem_error(path, "no private key (BEGIN PRIVATE KEY)"),
         error => pem_error(path, &shown_error(&error)),
-    })?;
-    Ok((file, key))
+    })
 }
 
 /// The authorities in the file, as trust anchors, and their certificates.

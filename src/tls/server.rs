@@ -94,7 +94,8 @@ impl CertificateEntry {
         offered: OfferedProtocols,
     ) -> Result<Self, TlsError> {
         if !certificate.names_a_host() {
-            return Err(TlsError::Nameless { path: shown(certificate.files[0].path()) });
+            let file = certificate.files.first().map(|file| shown(file.path()));
+            return Err(TlsError::Nameless { path: file.unwrap_or_default() });
         }
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
@@ -161,6 +162,19 @@ impl ServerCertificates {
         }
         let has_client_auth = entries.iter().any(|entry| entry.client_ca.is_some());
         Ok(Self { entries: entries.into(), exact, wildcards, has_client_auth })
+    }
+
+    /// One certificate, which all clients get.
+    ///
+    /// # Errors
+    ///
+    /// It names no host.
+    pub fn of_one(certificate: Certificate, offered: OfferedProtocols) -> Result<Self, TlsError> {
+        let entry = CertificateEntry::new(certificate, None, offered)?;
+        Self::new(vec![Arc::new(entry)]).map_err(|(name, ..)| TlsError::Refused {
+            path: name.into(),
+            error: rustls::Error::General("a name in two certificates".to_owned()),
+        })
     }
 
     /// Selects the certificate for a client that asks for `name`: the exact name, then a wildcard, then

@@ -55,6 +55,12 @@ pub trait ClientStream {
     /// Stops reading the body. The connection cannot be reused, because the end of the body is unknown.
     fn abandon_body(&self);
 
+    /// Counts bytes of a gRPC message that the gateway keeps until its end. False if the messages of the connection are too
+    /// long together. Only HTTP/2 carries several.
+    fn reserve_message(&self, _bytes: usize) -> bool {
+        true
+    }
+
     /// Takes the trailer fields of a body that has ended.
     fn take_trailers(&self) -> Option<Box<Fields>>;
 
@@ -99,6 +105,10 @@ impl<L: ClientStreamLayer> ClientStream for L {
 
     fn abandon_body(&self) {
         self.client().abandon_body();
+    }
+
+    fn reserve_message(&self, bytes: usize) -> bool {
+        self.client().reserve_message(bytes)
     }
 
     fn take_trailers(&self) -> Option<Box<Fields>> {

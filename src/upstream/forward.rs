@@ -37,6 +37,7 @@ use crate::{
     clock::CoarseTime,
     http1::{FramingError, ResponseHead},
     mix::SplitMix,
+    priority::Priority,
     trace::{AttemptResult, RequestTrace},
     transport::{BodyError, ClientStream},
 };
@@ -59,9 +60,9 @@ pub enum UpstreamError {
         /// The time until one may be tried, in ms.
         retry_after: u64,
     },
-    /// No server has room for another request, and the request cannot wait, or has waited too long.
+    /// No server has room for another request, and the request, of this priority, cannot wait, or has waited too long.
     #[error("the upstream is overloaded: all its servers are at their limits")]
-    Overloaded,
+    Overloaded(Priority),
     /// The gateway lacked a file descriptor, a port or memory for the request. No server is at fault.
     #[error("the gateway cannot open another connection: {0}")]
     Shortage(io::Error),
@@ -96,6 +97,8 @@ pub struct AttemptLog {
     pub server: Option<Rc<Pool>>,
     /// The masked address of the request's client.
     client: Option<IpAddr>,
+    /// The request's priority; `None` if the upstream has no bounds.
+    pub priority: Option<Priority>,
     /// The time from the first attempt's start to the response's head; `None` without a response.
     pub time: Option<Duration>,
 }
@@ -123,6 +126,8 @@ pub struct ForwardInput<'r> {
 pub struct PlaceOwner<'r> {
     /// The client's masked address.
     pub client: IpAddr,
+    /// How important the request is.
+    pub priority: Priority,
     /// The request's body, if it is buffered.
     pub upload: Option<&'r BufferedUpload>,
 }

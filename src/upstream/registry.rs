@@ -14,7 +14,10 @@ use super::{
     ConnectionBudget, Servers, Upstream, UpstreamKind, endpoint::UpstreamLoad,
     endpoint_address::EndpointAddress, endpoint_set::EndpointSet, retry_budget::RetryBudget,
 };
-use crate::clock::{Clock, CoarseTime};
+use crate::{
+    clock::{Clock, CoarseTime},
+    priority::Priority,
+};
 
 /// The state of all upstreams with servers, by name.
 #[derive(Debug)]
@@ -46,8 +49,8 @@ pub struct UpstreamRuntime {
     pub(super) retries: AtomicU64,
     /// Retries that the budget did not allow.
     pub(super) budget_exhausted: AtomicU64,
-    /// Requests refused because no target had room.
-    pub(super) overloaded: AtomicU64,
+    /// Requests refused because no target had room, by priority.
+    pub(super) shed: [AtomicU64; Priority::COUNT],
     /// Requests refused because all targets were down.
     pub(super) refused_down: AtomicU64,
 }
@@ -59,12 +62,19 @@ pub struct UpstreamCounts {
     pub retries: u64,
     /// Retries that the budget did not allow.
     pub budget_exhausted: u64,
-    /// Requests refused because no target had room.
-    pub overloaded: u64,
+    /// Requests refused because no target had room, by priority.
+    pub shed: [u64; Priority::COUNT],
     /// Requests refused because all targets were down.
     pub down: u64,
     /// Requests that wait for a target with room.
     pub pending: u32,
+}
+
+impl UpstreamCounts {
+    /// Requests refused because no target had room.
+    pub fn overloaded(&self) -> u64 {
+        self.shed.iter().sum()
+    }
 }
 
 impl UpstreamRegistry {
@@ -152,7 +162,7 @@ impl UpstreamRuntime {
             replaced: tokio::sync::Notify::new(),
             retries: AtomicU64::default(),
             budget_exhausted: AtomicU64::default(),
-            overloaded: AtomicU64::default(),
+            shed: Default::default(),
             refused_down: AtomicU64::default(),
         }
     }
@@ -188,7 +198,7 @@ impl UpstreamRuntime {
         UpstreamCounts {
             retries: load(&self.retries),
             budget_exhausted: load(&self.budget_exhausted),
-            overloaded: load(&self.overloaded),
+            shed: self.shed.each_ref().map(load),
             down: load(&self.refused_down),
             pending: self.load.pending.len(),
         }

@@ -56,6 +56,11 @@ pub trait BodyObserver {
 pub trait OwnBody {
     /// Appends the next bytes to `out`. Ready with their number; 0 at the end.
     fn poll(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<usize>;
+
+    /// The trailers after the last byte, such as the gRPC status of a failure. `None` for those of the request.
+    fn take_trailers(&mut self) -> Option<Fields> {
+        None
+    }
 }
 
 /// The source of a response's body.
@@ -299,7 +304,7 @@ impl BodySource {
         let trailers = match self {
             Self::Http1(body) => body.decoder.take_trailers().map(|trailers| *trailers),
             Self::Http2 { body, .. } => body.take_trailers(),
-            Self::Own(_) => None,
+            Self::Own(body) => body.take_trailers(),
             Self::Ended { .. } => return,
         };
         *self = Self::Ended { declared_length: self.declared_length(), trailers };

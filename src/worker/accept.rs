@@ -15,7 +15,7 @@ use super::{ConnectionOrigin, ListenerId, Worker};
 use crate::{
     connection::{
         self, AcceptedConnection, ClientHttp2Connection, Connection, ConnectionStart, Handshake,
-        HandshakeError,
+        HandshakeError, RequestSenders,
     },
     gateway::{ConnectionPermit, ListenerPurpose, Peer},
     identity::client,
@@ -170,7 +170,7 @@ impl Worker {
         let opened = if rules.is_plain_http1() {
             AcceptedConnection::plain(socket)
         } else {
-            let handshake = Handshake::new(self.coarse_clock.clone());
+            let handshake = Handshake::new(self.coarse_clock.clone(), &self.shared.acme.challenges);
             self.register(&handshake);
             let admit = is_balancer
                 .then_some(|ip| self.admit_client(&mut permit, client::canonical_address(ip)));
@@ -197,8 +197,13 @@ impl Worker {
         let peer = self.peer(addresses, certificate, &rules);
         let peer = Peer { client_certificate, purpose, ..peer };
         drop(rules);
+        let is_proxy = purpose == ListenerPurpose::RateLimits
+            || self.shared.live.snapshot().identity.trusted_proxies.contains(peer.address);
+        let senders =
+            if is_proxy { RequestSenders::ManyClients } else { RequestSenders::OneClient };
         let start = ConnectionStart {
             peer,
+            senders,
             coarse_clock: self.coarse_clock.clone(),
             accepted_at,
             bounds: http.head,
@@ -243,8 +248,10 @@ impl Worker {
             HandshakeError::NotTls | HandshakeError::Tls(_) => OpeningFailure::Tls,
             HandshakeError::Timeout => OpeningFailure::Timeout,
             HandshakeError::Closed(_) => OpeningFailure::Closed,
-            // `admit_client` counts refusals; a stop is no failure.
-            HandshakeError::Refused | HandshakeError::Stopping => return,
+            // `admit_client` counts refusals; a stop and a challenge are no failures.
+            HandshakeError::Refused | HandshakeError::Stopping | HandshakeError::AcmeChallenge => {
+                return;
+            }
         };
         self.gateway.metrics().count_opening_failure(failure);
         tracing::debug!(client = %peer, %error, "a connection ended before its first request");

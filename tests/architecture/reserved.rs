@@ -21,15 +21,17 @@ const RESERVED: [Reserved; 13] = [
             "src/redis/",
             "src/redis.rs",
             "src/throttle/redis.rs",
+            "src/throttle/waiting_room/redis.rs",
             "src/overrides/redis.rs",
             "src/consumer_store/redis.rs",
         ],
-        why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters, one of `overrides` \
-              shares overrides, and one of `consumer_store` has the consumers",
+        why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters and one the \
+              waiting room, one of `overrides` shares overrides, and one of `consumer_store` has the consumers",
     },
     Reserved {
         path: "reqwest",
         only: &[
+            "src/acme/client.rs",
             "src/http_client.rs",
             "src/trace/exporter.rs",
             "src/gateway/auth_service.rs",

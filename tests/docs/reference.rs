@@ -24,7 +24,7 @@ key that is **required**.
 ";
 
 /// The page that explains a section, for each section outside of others and for some within.
-const EXPLAINED: [(&str, &str, &str); 28] = [
+const EXPLAINED: [(&str, &str, &str); 30] = [
     ("auth.NAME", "API keys", "identity/api-keys.md"),
     ("consumers", "Consumers and plans", "identity/consumers.md"),
     ("", "Configuration", "configuration.md"),
@@ -37,8 +37,10 @@ const EXPLAINED: [(&str, &str, &str); 28] = [
     ("limits.NAME.candidate", "Tiers, candidates and dry runs", "limits/tiers.md"),
     ("limits.NAME.tiers[]", "Tiers, candidates and dry runs", "limits/tiers.md"),
     ("listen[]", "TLS", "tls.md"),
+    ("listen[].tls.acme", "Certificates by ACME", "acme.md"),
     ("listen[].proxy_protocol", "The PROXY protocol", "proxy-protocol.md"),
     ("overrides", "Overrides", "identity/overrides.md"),
+    ("plans.NAME", "Plans", "identity/consumers.md#plans"),
     ("rate_limit_service", "Envoy's rate limit service", "rate-limit-service.md"),
     ("routes[]", "Routes", "routes.md"),
     ("routes[].compress", "Compression", "compression.md"),

@@ -31,12 +31,13 @@ pub(crate) struct ValueType {
 
 /// Definitions whose values need more words than fit into a table: their name in the schema, and in
 /// the reference.
-const VALUE_TYPES: [(&str, &str); 23] = [
+const VALUE_TYPES: [(&str, &str); 24] = [
     ("ActualConfig", "actual cost"),
     ("Address", "address"),
     ("Cidr", "network"),
     ("CorsOrigin", "origin"),
     ("CostConfig", "cost"),
+    ("DomainLimitConfig", "domain limit"),
     ("Duration", "duration"),
     ("EstimateConfig", "estimate"),
     ("AdminAddress", "admin address"),

@@ -161,6 +161,37 @@ fn upgrades_under_load_lose_no_request() {
 }
 
 #[test]
+fn a_process_that_is_told_to_stop_serves_for_the_drain_delay() {
+    let upstream = Upstream::hello();
+    let (plain, admin) = (free_address(), free_address());
+    let yaml = fill(
+        "
+        listen: [{address: '{plain}'}]
+        admin: {address: '{admin}', hosts: [gateway.test]}
+        drain_delay: 60s
+        access_log: off
+        upstreams: {app: {targets: ['{target}']}}
+        routes: [{name: all, upstream: app}]
+        ",
+        [("plain", plain.to_string()), ("admin", admin.to_string()), ("target", upstream.target())],
+    );
+    let directory = Service::directory();
+    write(directory.path(), &yaml);
+    let command = tidegate_command(directory.path(), &[]);
+    let mut service = Service::start(directory, command, &[]);
+    assert_eq!(get(admin, "/readyz", "").status, 200);
+    service.signal(Signal::TERM);
+    assert!(service.state().starts_with("STOPPING=1\n"));
+    eventually("it is not ready", || get(admin, "/readyz", "").status == 503);
+    for _ in 0..3 {
+        assert_eq!(get(plain, "/x", "").text(), "hello", "a new connection");
+    }
+    service.signal(Signal::TERM);
+    let main = service.main;
+    service.wait_end(main);
+}
+
+#[test]
 fn requests_in_flight_end_in_the_old_process() {
     let gate = testkit::upstream::ResponseGate::default();
     let opened = gate.clone();
@@ -346,5 +377,6 @@ fn the_service_manager_receives_reloads_and_watchdog_states() {
     assert!(states[1].starts_with("READY=1\n"), "{states:?}");
     service.signal(Signal::TERM);
     while !service.state().starts_with("STOPPING=1\n") {}
-    service.wait_end(service.main);
+    let main = service.main;
+    service.wait_end(main);
 }

@@ -8,6 +8,8 @@ use std::{path::Path, process::Command};
 
 /// `allow` and `deny` of routes.
 mod access;
+/// Certificates that are ordered from an authority.
+mod acme;
 /// The gateway, `explain` and `replay` decide alike.
 mod agreement;
 /// API keys, certificates, consumers and plans.
@@ -148,6 +150,8 @@ mod delay;
 mod exactness;
 /// Costs, refunds, tiers and shadow limits.
 mod policies;
+/// Priorities of plans and routes while an upstream is full.
+mod priority;
 /// One window advertises one reset.
 mod reset_stability;
 mod response_memory;
@@ -184,6 +188,8 @@ mod replay;
 mod replay_input;
 /// `tidegate replay` for every kind of rule.
 mod replay_rules;
+/// Replay of a rush, with a waiting room.
+mod replay_waiting;
 /// `tidegate proxy` and `init`, and environment variables in a configuration.
 mod start;
 /// Spans for a trace collector.

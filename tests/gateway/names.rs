@@ -1,119 +1,20 @@
 //! Targets with names: a small DNS server moves them, and stops answering.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr, UdpSocket},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use socket2::{Domain, Socket, Type};
 use testkit::{
     client::get,
+    dns_server::DnsServer,
     gateway::Gateway,
+    port::free_port,
     upstream::Upstream,
     wait::{eventually, sleep},
     yaml::fill,
 };
 use tidegate::clock::{Clock, StoreTime, instant};
 
-const A: u16 = 1;
-const AAAA: u16 = 28;
-const SRV: u16 = 33;
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
-
-/// The data of a type's records, by name and type.
-type Records = Arc<Mutex<HashMap<(String, u16), Vec<Vec<u8>>>>>;
-
-/// A DNS server over UDP, with a TTL of 0.
-struct DnsServer {
-    address: SocketAddr,
-    records: Records,
-    is_silent: Arc<AtomicBool>,
-    queries: Arc<AtomicUsize>,
-}
-
-impl DnsServer {
-    fn start() -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        let server = Self {
-            address: socket.local_addr().expect("an address"),
-            records: Records::default(),
-            is_silent: Arc::default(),
-            queries: Arc::default(),
-        };
-        let (records, is_silent) = (server.records.clone(), server.is_silent.clone());
-        let queries = server.queries.clone();
-        thread::spawn(move || {
-            let mut query = [0; 1500];
-            while let Ok((length, client)) = socket.recv_from(&mut query) {
-                queries.fetch_add(1, Ordering::SeqCst);
-                if !is_silent.load(Ordering::SeqCst) {
-                    let _ = socket.send_to(&answer(&query[..length], &records), client);
-                }
-            }
-        });
-        server
-    }
-
-    fn set_addresses(&self, name: &str, addresses: &[&str]) {
-        let mut records = self.records.lock().expect("no panic");
-        let mut by_type = [(A, Vec::new()), (AAAA, Vec::new())];
-        for address in addresses {
-            match address.parse().expect("an address") {
-                IpAddr::V4(v4) => by_type[0].1.push(v4.octets().to_vec()),
-                IpAddr::V6(v6) => by_type[1].1.push(v6.octets().to_vec()),
-            }
-        }
-        for (kind, data) in by_type {
-            records.insert((name.to_owned(), kind), data);
-        }
-    }
-
-    /// Each: priority, weight, port, host.
-    fn set_services(&self, name: &str, services: &[(u16, u16, u16, &str)]) {
-        let data = services.iter().map(|(priority, weight, port, host)| {
-            let mut data: Vec<u8> =
-                [priority, weight, port].iter().flat_map(|number| number.to_be_bytes()).collect();
-            for label in host.split('.') {
-                data.push(label.len() as u8);
-                data.extend_from_slice(label.as_bytes());
-            }
-            data.push(0);
-            data
-        });
-        self.records.lock().expect("no panic").insert((name.to_owned(), SRV), data.collect());
-    }
-}
-
-fn answer(query: &[u8], records: &Records) -> Vec<u8> {
-    let (mut at, mut labels) = (12, Vec::new());
-    while query[at] > 0 {
-        let label = &query[at + 1..=at + usize::from(query[at])];
-        labels.push(String::from_utf8_lossy(label).to_lowercase());
-        at += 1 + label.len();
-    }
-    let (name, kind) = (labels.join("."), u16::from_be_bytes([query[at + 1], query[at + 2]]));
-    let records = records.lock().expect("no panic");
-    let is_known = records.keys().any(|(own, _)| *own == name);
-    let found = records.get(&(name, kind)).cloned().unwrap_or_default();
-    let mut response = query[..2].to_vec();
-    response.extend([0x81, if is_known { 0x80 } else { 0x83 }, 0, 1, 0, found.len() as u8]);
-    response.extend([0; 4]);
-    response.extend(&query[12..at + 5]);
-    for data in found {
-        response.extend([0xc0, 12]);
-        response.extend(kind.to_be_bytes());
-        response.extend([0, 1, 0, 0, 0, 0]);
-        response.extend((data.len() as u16).to_be_bytes());
-        response.extend(data);
-    }
-    response
-}
 
 const ORIGIN: &str = "
 upstreams: {origin: {targets: ['{target}'], name_servers: ['{dns}'], balance: round_robin}}
@@ -133,7 +34,8 @@ fn targets(gateway: &Gateway) -> Vec<String> {
 
 /// An upstream on each address, all with the same port.
 fn on_one_port(addresses: &[&str]) -> (u16, Vec<Upstream>) {
-    let first = Upstream::hello_on(&format!("{}:0", addresses[0]));
+    // One that no outgoing connection has at another address.
+    let first = Upstream::hello_on(&format!("{}:{}", addresses[0], free_port()));
     let port = first.address.port();
     let others = addresses[1..].iter();
     let others = others.map(|address| Upstream::hello_on(&format!("{address}:{port}")));
@@ -208,7 +110,7 @@ fn the_last_good_answer_is_kept() {
     assert_eq!(get(gateway.address(), "/", "").status, 200);
     // A name that has vanished is no better than a silent server.
     dns.is_silent.store(false, Ordering::SeqCst);
-    dns.records.lock().expect("no panic").clear();
+    dns.clear();
     let asked = dns.queries.load(Ordering::SeqCst);
     for _ in 0..40 {
         gateway.clock.advance(Duration::from_secs(6));

@@ -21,7 +21,7 @@ limits:
     refund: [304]
     tiers: [{match: {part: client_ip, values: [10.0.0.0/8]}, quota: 5}]
 client: {trusted_proxies: [127.0.0.2/32]}
-throttle: {max_active: 1000, capacity: 1000}
+throttle: {max_active: 1000, capacity: 1000, waiting_room: {}}
 routes:
   - {name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls, costly]}
   - {name: app, match: {path: /app}, upstream: app, headers: {request: {set: {x-a: b}}}}
@@ -216,8 +216,12 @@ fn responses_are_valid() {
     exchange("PUT", "/api/overrides", "", body, 409);
     std::fs::remove_file(&file).expect("the file");
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"on\"}", 200);
+    exchange("PUT", "/api/throttle", "", "{\"waiting_room\": \"closed\"}", 200);
     exchange("PUT", "/api/throttle", "", "{\"mode\": \"open\"}", 400);
     exchange("PUT", "/api/log_level", "", "{\"level\": \"loud\"}", 400);
+    exchange("GET", "/api/acme", "", "", 200);
+    exchange("POST", "/api/acme/renew", "", "", 404);
+    exchange("POST", "/api/acme/renew", "?name=a.test", "", 400);
     exchange("POST", "/api/reload", "", "", 200);
     gateway.write_configuration("routes: 5");
     exchange("POST", "/api/reload", "", "", 400);

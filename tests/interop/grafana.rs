@@ -5,10 +5,11 @@ use std::{collections::BTreeSet, fs, path::Path};
 use serde_json::Value;
 
 /// The rows, in their order.
-const ROWS: [&str; 6] = [
+const ROWS: [&str; 7] = [
     "Traffic and latency",
     "Limits and refusals",
     "Throttle",
+    "Waiting room",
     "Upstreams and targets",
     "Store and Redis",
     "Process",

@@ -32,4 +32,5 @@ mod server;
 mod sslscan;
 mod tokens;
 mod tools;
+mod waiting_room;
 mod websocket;

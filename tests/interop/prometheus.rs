@@ -16,12 +16,13 @@ use testkit::{
     gateway::Gateway,
     port::free_port,
     redis_server::RedisServer,
+    tls::Authority,
     upstream::Upstream,
     wait::eventually,
     yaml::fill,
 };
 
-use tidegate::auth::KeyHash;
+use tidegate::{auth::KeyHash, config, snapshot::Snapshot};
 
 use crate::{
     grafana::{Dashboard, without_variables},
@@ -70,7 +71,7 @@ impl Scraped {
               trial: {quota: 1, window: 1h, key: [token], enforce: false}
               slow: {algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}
               egress: {quota: 1000, window: 1h, key: [], cost: {actual: bytes}}
-            throttle: {max_active: 1000, capacity: 1000}
+            throttle: {max_active: 1000, capacity: 1000, waiting_room: {}}
             routes:
               - name: all
                 match: {path: '/{*rest}'}
@@ -128,6 +129,41 @@ impl Scraped {
     fn metrics(&self, accept: &str) -> String {
         get(self.gateway.admin(), "/metrics", accept).text()
     }
+}
+
+/// The metrics of a gateway with a stored certificate that was ordered by ACME.
+fn metrics_of_ordered_certificate() -> String {
+    let folder = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new("tests");
+    let yaml = fill(
+        "
+        listen:
+          - address: 127.0.0.1:0
+            tls:
+              acme: {domains: [a.test], directory: 'https://127.0.0.1:1/', directory_ca: '{ca}', storage: '{storage}'}
+          - address: 127.0.0.1:0
+            tls:
+              acme: {domains: [b.test, a.test], directory: 'https://127.0.0.1:1/', directory_ca: '{ca}', storage: '{storage}'}
+        upstreams: {app: {respond: {}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
+        ",
+        [
+            ("ca", authority.write(folder.path(), "ca.pem").display()),
+            ("storage", folder.path().display()),
+        ],
+    );
+    let snapshot = Snapshot::compile(&config::parse("t.yaml", &yaml).expect("valid"));
+    let snapshot = snapshot.expect("valid");
+    for (settings, _) in snapshot.acme_listeners() {
+        let identity = authority.issue(&["a.test", "b.test"]);
+        let stored = folder.path().join(settings.certificate_file());
+        fs::write(stored, identity.cert + &identity.key).expect("a file");
+    }
+    let gateway = Gateway::start(&yaml);
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let expiry = text.lines().filter(|line| line.starts_with("tidegate_acme_certificate_expiry"));
+    assert_eq!(expiry.count(), 1, "certificates with one first domain have one series");
+    text
 }
 
 /// A file of `contrib/prometheus`.
@@ -275,6 +311,7 @@ fn the_page_of_metrics_lists_what_is_exported_and_what_alerts_and_dashboard_name
     let exported = series(&Scraped::start().metrics(""));
     let missing: Vec<_> = exported.iter().filter(|name| !is_documented(name)).collect();
     assert!(missing.is_empty(), "not documented: {missing:#?}");
+    let exported = &exported | &series(&metrics_of_ordered_certificate());
     let is_exported =
         |name: &&String| exported.iter().any(|series| series == *name || family(series) == *name);
     let removed: Vec<_> = documented.iter().filter(|name| !is_exported(name)).collect();
@@ -338,26 +375,25 @@ fn prometheus_scrapes_a_gateway_and_every_panel_has_data() {
     assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()), "{target}");
 
     let dashboard = Dashboard::read();
-    let mut empty = Vec::new();
     for (panel, expression) in dashboard.expressions() {
-        if prometheus.count(&without_variables(&expression)) == 0 {
-            empty.push(format!("{panel}: {expression}"));
-        }
+        let query = without_variables(&expression);
+        // A rate also needs two samples of series that began after the first scrape.
+        eventually(&format!("data of {panel}: {expression}"), || prometheus.count(&query) > 0);
     }
     for (series, label) in dashboard.listed_labels() {
         let series = without_variables(&series);
-        if prometheus.count(&format!("count by ({label}) ({series}) unless {series}")) == 0 {
-            empty.push(format!("the values of {label} in {series}"));
-        }
+        let query = format!("count by ({label}) ({series}) unless {series}");
+        eventually(&format!("values of {label} in {series}"), || prometheus.count(&query) > 0);
     }
-    assert!(empty.is_empty(), "without data: {empty:#?}");
 
-    let exemplars =
-        prometheus.api("/api/v1/query_exemplars?query=tidegate_request_duration_seconds_bucket");
-    let exemplars = exemplars.as_array().expect("a list");
-    let slow = exemplars.iter().find(|found| found["seriesLabels"]["route"] == "slow");
-    let trace = slow.and_then(|found| found["exemplars"][0]["labels"]["trace_id"].as_str());
-    assert_eq!(trace.map(str::len), Some(32), "{exemplars:?}");
+    eventually("the trace of a slow request", || {
+        let exemplars = prometheus
+            .api("/api/v1/query_exemplars?query=tidegate_request_duration_seconds_bucket");
+        let exemplars = exemplars.as_array().expect("a list");
+        let slow = exemplars.iter().find(|found| found["seriesLabels"]["route"] == "slow");
+        let trace = slow.and_then(|found| found["exemplars"][0]["labels"]["trace_id"].as_str());
+        trace.is_some_and(|trace| trace.len() == 32)
+    });
 
     eventually("the alerts are evaluated", || {
         let groups = prometheus.api("/api/v1/rules");

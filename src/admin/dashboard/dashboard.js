@@ -278,6 +278,17 @@ function showThrottle(own) {
   text($("throttle-text"), `${estimate} active. Throttling above ${count(own.max_active)}, until below ${count(own.resume_below)}. ` +
     `While throttling: ${count(known)} admitted, ${count(unknown + missing + rejected)} refused. ` +
     `${percent(own.false_positive)} of unknown tokens pass as active; the filters take ${mib(own.memory_bytes)} of at most ${mib(own.max_memory_bytes)} MiB.`);
+  showRoom(own.waiting_room);
+}
+
+function showRoom(room) {
+  $("room").hidden = !room;
+  if (!room) return;
+  const first = room.waiting > 0 ? `, the first of them for ${count(room.first_waits_seconds)} s` : "";
+  text($("room-text"), `Waiting room: ${count(room.waiting)} wait${first}. ${count(room.granted_places)} places granted lately.`);
+  for (const button of document.querySelectorAll("[data-room]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.room === room.state));
+  }
 }
 
 function showUpstreams(state) {
@@ -507,14 +518,14 @@ async function run() {
   }
 }
 
-async function setMode(mode) {
-  const buttons = document.querySelectorAll("[data-mode]");
+async function setThrottle(change) {
+  const buttons = document.querySelectorAll("[data-mode], [data-room]");
   for (const button of buttons) button.disabled = true;
   try {
     const response = await fetch("/api/throttle", {
       method: "PUT",
       headers: { ...headers(), "Content-Type": "application/json" },
-      body: JSON.stringify({ mode }),
+      body: JSON.stringify(change),
     });
     const body = await response.json();
     text($("throttle-error"), response.ok ? "" : body.detail);
@@ -526,7 +537,10 @@ async function setMode(mode) {
 }
 
 for (const button of document.querySelectorAll("[data-mode]")) {
-  button.addEventListener("click", () => setMode(button.dataset.mode));
+  button.addEventListener("click", () => setThrottle({ mode: button.dataset.mode }));
+}
+for (const button of document.querySelectorAll("[data-room]")) {
+  button.addEventListener("click", () => setThrottle({ waiting_room: button.dataset.room }));
 }
 $("override-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -16,7 +16,7 @@ const PATH: &str = "/readyz";
 
 /// An admin API, and the way to reach it.
 #[derive(Debug)]
-pub(super) struct ProbeTarget {
+pub(in crate::cli) struct ProbeTarget {
     /// The request.
     pub(super) url: Url,
     /// The endpoint's name in messages.
@@ -27,6 +27,8 @@ pub(super) struct ProbeTarget {
     pub(super) ca: Option<PathBuf>,
     /// The client certificate, for an admin API that asks for one.
     pub(super) certificate: Option<Certificate>,
+    /// The token of the admin API, which requests other than for its health need.
+    pub(super) token: Option<Box<str>>,
 }
 
 /// The address to connect to.
@@ -42,7 +44,7 @@ pub(super) enum Connect {
 
 impl ProbeTarget {
     fn new(url: Url, shown: impl Into<String>, connect: Connect) -> Self {
-        Self { url, shown: shown.into(), connect, ca: None, certificate: None }
+        Self { url, shown: shown.into(), connect, ca: None, certificate: None, token: None }
     }
 
     /// The endpoint in `text`: a URL, or `unix:` and a path.
@@ -125,7 +127,7 @@ fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
 /// The endpoint of the configuration at `path`.
 ///
 /// Faults outside of `admin` do not matter: a gateway that refused the file at a reload still runs.
-pub(super) fn endpoint(
+pub(in crate::cli) fn endpoint(
     path: &Path,
     timeout: Duration,
     env: &Environment,
@@ -141,7 +143,10 @@ pub(super) fn endpoint(
              `admin: {{address: localhost:9900}}`, or --url"
         )));
     };
-    ProbeTarget::of_admin(admin)
+    let mut target = ProbeTarget::of_admin(admin)?;
+    // Health needs none, so that a missing one is no failure here.
+    target.token = admin.token.as_ref().and_then(|token| token.reveal(&**env).ok());
+    Ok(target)
 }
 
 /// A configuration in which at least `admin` is valid.

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::{Client, Response, StatusCode, header, redirect};
+use reqwest::{Client, Method, Response, StatusCode, header, redirect};
+use serde_json::Value;
 use tokio::runtime::Builder;
 
 use super::Unhealthy;
@@ -50,6 +51,59 @@ async fn ask(endpoint: ProbeTarget, timeout: Duration) -> Result<(), Unhealthy> 
             Err(Unhealthy(format!("{}, expected 200 of the admin API{detail}", status.as_u16())))
         }
     }
+}
+
+/// A request to the admin API, by its path, which may have a query.
+#[derive(Clone, Copy)]
+pub(in crate::cli) enum AdminRequest<'r> {
+    /// `GET`.
+    Get(&'r str),
+    /// `POST`, without a body.
+    Post(&'r str),
+}
+
+/// Sends a request with the token of the admin API. Returns the answer, which is JSON.
+pub(in crate::cli) fn ask_admin(
+    mut endpoint: ProbeTarget,
+    request: AdminRequest<'_>,
+    timeout: Duration,
+) -> Result<Value, Unhealthy> {
+    let (method, path) = match request {
+        AdminRequest::Get(path) => (Method::GET, path),
+        AdminRequest::Post(path) => (Method::POST, path),
+    };
+    let url = endpoint.url.join(path);
+    endpoint.url = url.map_err(|error| Unhealthy(error.to_string()))?;
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Unhealthy(format!("no event loop: {error}")))?;
+    let result = runtime.block_on(ask_with_token(endpoint, method, timeout));
+    // A DNS lookup in progress does not delay the end.
+    runtime.shutdown_background();
+    result
+}
+
+async fn ask_with_token(
+    mut endpoint: ProbeTarget,
+    method: Method,
+    timeout: Duration,
+) -> Result<Value, Unhealthy> {
+    let url = endpoint.url.clone();
+    let failure =
+        |error: reqwest::Error| Unhealthy(format!("{url}: {}", describe(&error, timeout)));
+    let token = endpoint.token.take();
+    let client = client(endpoint, timeout)?.build().map_err(failure)?;
+    let mut request = client.request(method, url.clone()).header(header::HOST, "localhost");
+    if let Some(token) = token {
+        request = request.bearer_auth(token.trim());
+    }
+    let response = request.send().await.map_err(failure)?;
+    let status = response.status();
+    if !status.is_success() {
+        let detail = detail(response).await;
+        return Err(Unhealthy(format!("{url}: {}{detail}", status.as_u16())));
+    }
+    let body = response.bytes().await.map_err(failure)?;
+    serde_json::from_slice(&body).map_err(|error| Unhealthy(format!("{url}: {error}")))
 }
 
 /// A client for the endpoint alone: no proxy of the environment, no redirects.

@@ -21,7 +21,7 @@ const MAX_ALIASED: usize = 10_000;
 pub(super) struct Builder<'a> {
     /// The lines of the file.
     lines: Vec<&'a str>,
-    env: EnvLookup<'a>,
+    env: Option<EnvLookup<'a>>,
     /// See [`LocatedTree`].
     unresolved: BTreeSet<usize>,
     references: Vec<(String, String)>,
@@ -59,7 +59,7 @@ enum CollectionContent {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(text: &'a str, env: EnvLookup<'a>) -> Self {
+    pub(super) fn new(text: &'a str, env: Option<EnvLookup<'a>>) -> Self {
         Self {
             lines: text.lines().collect(),
             env,
@@ -91,7 +91,8 @@ impl<'a> Builder<'a> {
         let map = self.open.last().map(|open| &open.content);
         let is_key = matches!(map, Some(CollectionContent::Map { key: None, .. }));
         let rest = MAX_FILE_SIZE.saturating_sub(self.resolved_bytes);
-        let resolved = if is_key { Ok(None) } else { environment::resolve(&text, rest, self.env) };
+        let env = self.env.filter(|_| !is_key);
+        let resolved = env.map_or(Ok(None), |env| environment::resolve(&text, rest, env));
         match resolved {
             Ok(None) => self.new_node(location, NodeKind::scalar(text, form)),
             Ok(Some(resolved)) if resolved.references.is_empty() => {

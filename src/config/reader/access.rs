@@ -26,9 +26,10 @@ impl<'t> NodeDeserializer<'t> {
             !self.reader.is_unreadable(&entry.key) && !self.reader.is_unreadable(&entry.value)
         };
         let entries = entries(self.node).iter().filter(readable);
-        let values = self.schema.values();
-        let fields =
-            entries.map(|entry| Field { name: entry.name(), entry: Some(entry), schema: values });
+        let fields = entries.map(|entry| {
+            let schema = self.schema.value_of(entry.name());
+            Field { name: entry.name(), entry: Some(entry), schema }
+        });
         FieldAccess {
             reader: self.reader,
             rest: fields.collect::<Vec<_>>().into_iter(),

@@ -47,9 +47,12 @@ impl ValueSchema {
         Self::new(&self.definition["items"])
     }
 
-    /// The schema of the values of a mapping of names.
-    pub(super) fn values(self) -> Self {
-        Self::new(&self.definition["additionalProperties"])
+    /// The schema of the value of this name in a mapping of names.
+    pub(super) fn value_of(self, name: &str) -> Self {
+        match self.definition["properties"].get(name) {
+            Some(property) => Self::new(property),
+            None => Self::new(&self.definition["additionalProperties"]),
+        }
     }
 
     /// True for a section that may also be written as text.

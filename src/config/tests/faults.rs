@@ -159,6 +159,11 @@ fn a_fault_names_the_range_of_its_key() {
         ("throttle: {max_active: 5, resume_below: 0}", number(1, trillion)),
         ("throttle: {max_active: 5, capacity: 0}", number(1, 1_000_000_000)),
         ("throttle: {max_active: 5, memory: 721h}", "from 1m to 720h".to_owned()),
+        ("throttle: {max_active: 5, waiting_room: {ticket_ttl: 19s}}", "from 20s to 1h".to_owned()),
+        (
+            "throttle: {max_active: 5, waiting_room: {cookie: 'a b'}}",
+            "the name of a cookie".to_owned(),
+        ),
         (
             "throttle: {max_active: 5, false_positive: .nan}",
             "expected a number from 0.000000001 to 0.5".to_owned(),
@@ -199,8 +204,8 @@ fn only_what_this_version_supports_is_expected() {
     let listen = |key: &str| format!("listen: [{{address: 127.0.0.1:80, {key}}}]\n{GOOD}");
     for (text, fault) in [
         (
-            listen("tls: {}"),
-            "missing key `certificates`, expected a line `certificates: ...` in this section",
+            listen("tls: {acme: {}}"),
+            "missing key `domains`, expected a line `domains: ...` in this section",
         ),
         (
             listen("proxy_protocol: {}"),
@@ -407,7 +412,7 @@ fn faults_of_the_access_log_are_located() {
         (
             "access_log: {fields: [time, query]}",
             "1:29: `query`, expected time, client, method, host, path, protocol, status, route, limit, refused_by, token, consumer, bytes, \
-             received, cost, duration_ms, delay_ms, upstream, upstream_ms, attempts, cut, complete, request_id, trace_id, referer \
+             received, cost, duration_ms, delay_ms, upstream, upstream_ms, attempts, priority, cut, complete, request_id, trace_id, referer \
              or user_agent",
         ),
     ];
@@ -432,9 +437,9 @@ routes:
                 reserve, resolution, starts, strict, tiers, time_zone, window";
     let part = "client_ip, token, consumer, plan, claim:NAME, host, method, route, path, path:NAME, header:NAME, cookie:NAME, \
                 query:NAME, json:PATH or descriptor:NAME";
-    let top = "listen, workers, admin, drain_timeout, access_log, traces, http, client, headers, store, \
+    let top = "listen, workers, admin, drain_delay, drain_timeout, access_log, traces, http, client, headers, store, \
                upstreams, limits, auth, consumers, plans, overrides, rate_limit_service, throttle, routes";
-    let route = "name, match, upstream, redirect, respond, status, decide, limits, auth, auth_optional, consumers, throttle, strip_prefix, rewrite, host, \
+    let route = "name, match, upstream, redirect, respond, status, decide, limits, auth, auth_optional, consumers, priority, throttle, strip_prefix, rewrite, host, \
                  headers, request_timeout, response_idle_timeout, response_body_timeout, tunnel_idle_timeout, max_body, max_inspect, allow, deny, cors, \
                  error_bodies, compress, mirror";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");

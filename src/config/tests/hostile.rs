@@ -25,7 +25,7 @@ fn only_a_single_plain_document_is_accepted() {
         ("workers: !!int 1", "1:16: a tag (`!`), expected a value without one"),
         (
             "5",
-            "1:1: `5`, expected a mapping with the keys listen, workers, admin, drain_timeout, \
+            "1:1: `5`, expected a mapping with the keys listen, workers, admin, drain_delay, drain_timeout, \
           access_log, traces, http, client, headers, store, upstreams, limits, auth, consumers, plans, overrides, rate_limit_service, throttle, routes",
         ),
     ];

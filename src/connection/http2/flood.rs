@@ -7,6 +7,8 @@ use crate::clock::CoarseTime;
 
 /// Number of streams in a second below which resets are not a flood.
 const MIN_STREAMS: u32 = 500;
+/// The same for a proxy, whose streams are those of many clients: one of them must not end the connection of all.
+const MIN_PROXY_STREAMS: u32 = 20_000;
 /// Number of control frames in a second that are allowed without content.
 const MIN_CONTROL_FRAMES: u64 = 1000;
 /// Maximum number of control frames for each frame of a head or a body that the client sends.
@@ -16,8 +18,9 @@ const MAX_CONTROL_PER_CONTENT: u64 = 10;
 const BYTES_PER_CONTROL: u64 = 64;
 
 /// Counts of one client's activity in the current second.
-#[derive(Default)]
 pub(super) struct FloodDetector {
+    /// Number of streams in a second below which resets are not a flood.
+    min_streams: u32,
     second: Cell<u64>,
     accepted: Cell<u32>,
     reset: Cell<u32>,
@@ -26,6 +29,23 @@ pub(super) struct FloodDetector {
 }
 
 impl FloodDetector {
+    /// For the connection of one client.
+    pub(super) fn of_client() -> Self {
+        Self {
+            min_streams: MIN_STREAMS,
+            second: Cell::default(),
+            accepted: Cell::default(),
+            reset: Cell::default(),
+            received: Cell::default(),
+            sent: Cell::default(),
+        }
+    }
+
+    /// For the connection of a proxy, which has the requests of many clients.
+    pub(super) fn of_proxy() -> Self {
+        Self { min_streams: MIN_PROXY_STREAMS, ..Self::of_client() }
+    }
+
     fn enter_second(&self, now: CoarseTime) {
         if self.second.replace(now.periods_of(1000)) != now.periods_of(1000) {
             self.accepted.set(0);
@@ -65,7 +85,8 @@ impl FloodDetector {
         let (accepted, reset) = (self.accepted.get(), self.reset.get());
         let FrameCounts { content, control } = self.received.get();
         let explained = content * MAX_CONTROL_PER_CONTENT + self.sent.get() / BYTES_PER_CONTROL;
-        accepted >= MIN_STREAMS && reset > accepted / 2 || control > explained + MIN_CONTROL_FRAMES
+        accepted >= self.min_streams && reset > accepted / 2
+            || control > explained + MIN_CONTROL_FRAMES
     }
 }
 
@@ -75,7 +96,7 @@ mod tests {
 
     #[test]
     fn only_many_resets_within_a_second_are_a_flood() {
-        let flood = FloodDetector::default();
+        let flood = FloodDetector::of_client();
         let count = |now_ms, accepted, reset| {
             let now = CoarseTime::from_ms(now_ms);
             (0..accepted).for_each(|_| flood.count_accepted(now));
@@ -86,11 +107,18 @@ mod tests {
         assert!(!count(2000, 500, 250), "half of them");
         assert!(count(2999, 0, 1), "more than half");
         assert!(!count(3000, 10, 10), "another second");
+        let proxy = FloodDetector::of_proxy();
+        let now = CoarseTime::from_ms(1000);
+        (0..19_999).for_each(|_| proxy.count_accepted(now));
+        (0..19_999).for_each(|_| proxy.count_reset(now));
+        assert!(!proxy.is_detected(), "clients of a proxy");
+        proxy.count_accepted(now);
+        assert!(proxy.is_detected());
     }
 
     #[test]
     fn only_many_control_frames_within_a_second_are_a_flood() {
-        let flood = FloodDetector::default();
+        let flood = FloodDetector::of_client();
         let count = |now_ms, control, content, sent| {
             let now = CoarseTime::from_ms(now_ms);
             flood.count_frames(now, FrameCounts { content, control });

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, server::SendResponse};
 use http::{Request, StatusCode};
 
-use super::ClientHttp2Connection;
+use super::{ClientHttp2Connection, MAX_MESSAGE_BYTES};
 use crate::{
     connection_state::{CloseMode, ConnectionState, StateCell},
     gateway::Gateway,
@@ -39,12 +39,16 @@ pub(super) struct Http2Stream {
     interim_responses: Cell<u32>,
     /// Number of bytes of the head that the connection has counted.
     head_bytes: Cell<usize>,
+    /// The same for a gRPC message.
+    message_bytes: Cell<usize>,
 }
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
         let all = &self.connection.head_bytes;
         all.set(all.get() - self.head_bytes.get());
+        let all = &self.connection.message_bytes;
+        all.set(all.get() - self.message_bytes.get());
     }
 }
 
@@ -74,6 +78,7 @@ impl Http2Stream {
             respond: RefCell::new(None),
             interim_responses: Cell::new(0),
             head_bytes: Cell::new(0),
+            message_bytes: Cell::new(0),
         })
     }
 
@@ -283,6 +288,13 @@ impl ClientStream for Http2Stream {
 
     fn abandon_body(&self) {
         self.body.borrow_mut().stream = None;
+    }
+
+    fn reserve_message(&self, bytes: usize) -> bool {
+        let (own, all) = (&self.message_bytes, &self.connection.message_bytes);
+        own.set(own.get() + bytes);
+        all.set(all.get() + bytes);
+        all.get() <= MAX_MESSAGE_BYTES
     }
 
     fn take_trailers(&self) -> Option<Box<Fields>> {

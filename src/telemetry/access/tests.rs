@@ -26,6 +26,7 @@ fn line(path: &str) -> AccessLine<'_> {
         upstream: "",
         upstream_time: None,
         attempts: 0,
+        priority: None,
         cut: None,
         complete: true,
         request_id: b"id",

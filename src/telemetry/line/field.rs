@@ -47,6 +47,8 @@ pub enum AccessField {
     UpstreamMs,
     /// Attempts at upstream servers.
     Attempts,
+    /// The request's priority at an upstream with bounds, from 0 to 9.
+    Priority,
     /// Why the request or its response ended early.
     Cut,
     /// True if the response was sent completely.
@@ -63,7 +65,7 @@ pub enum AccessField {
 
 impl AccessField {
     /// The default fields of JSON lines, in their order.
-    pub const JSON: [Self; 24] = [
+    pub const JSON: [Self; 25] = [
         Self::Time,
         Self::Client,
         Self::Method,
@@ -84,6 +86,7 @@ impl AccessField {
         Self::Upstream,
         Self::UpstreamMs,
         Self::Attempts,
+        Self::Priority,
         Self::Cut,
         Self::Complete,
         Self::RequestId,
@@ -134,6 +137,7 @@ impl AccessField {
             Self::Upstream => "upstream",
             Self::UpstreamMs => "upstream_ms",
             Self::Attempts => "attempts",
+            Self::Priority => "priority",
             Self::Cut => "cut",
             Self::Complete => "complete",
             Self::RequestId => "request_id",

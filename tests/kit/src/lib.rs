@@ -28,9 +28,11 @@
 //! | `http2_client.rs`, `http2_upstream.rs` | HTTP/2 with the `h2` crate, on either side |
 //! | `http2_frames.rs` | HTTP/2 frames by hand, valid or not |
 //! | `rate_limit_client.rs` | a gRPC client of the rate limit service |
+//! | `dns_server.rs` | a DNS server whose records a test moves |
+//! | `pebble.rs` | Pebble, an authority that speaks ACME |
 //! | `tls.rs` | certificates made for a test, a TLS client, a TLS upstream |
 //! | `process.rs`, `terminal.rs`, `port.rs` | the binary as a child process, on a terminal, with ports that no other test takes |
-//! | `wait.rs`, `random.rs` | waiting for events; numbers that are the same in every run |
+//! | `wait.rs`, `random.rs`, `ranks.rs` | waiting for events; numbers that are the same in every run; rank correlation |
 //! | `redis_server.rs`, `redis_topology.rs`, `options.rs` | real Redis servers: one, replicas, Cluster, Sentinel; options for them |
 //! | `override_proxy.rs`, `truncating_proxy.rs` | proxies before Redis that replace replies or cut them off |
 //! | `scripts.rs`, `verdict.rs` | the Lua scripts, called alone and measured; short forms for a store's verdicts |
@@ -45,6 +47,7 @@
 pub mod backend;
 pub mod bench;
 pub mod client;
+pub mod dns_server;
 pub mod faults;
 pub mod gateway;
 pub mod http2_client;
@@ -54,10 +57,12 @@ pub mod interpreters;
 pub mod load;
 pub mod options;
 pub mod override_proxy;
+pub mod pebble;
 pub mod port;
 pub mod process;
 pub mod protocol;
 pub mod random;
+pub mod ranks;
 pub mod rate_limit_client;
 pub mod redis_server;
 pub mod redis_topology;

@@ -53,6 +53,8 @@ pub struct Process {
     pub address: SocketAddr,
     /// The admin listener's address.
     pub admin: SocketAddr,
+    /// The processes that took its place, in their order.
+    successors: Vec<Pid>,
 }
 
 impl Process {
@@ -74,8 +76,14 @@ impl Process {
         });
         // Replaced below.
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut process =
-            Self { child, lines, reader: Some(reader), address: unknown, admin: unknown };
+        let mut process = Self {
+            child,
+            lines,
+            reader: Some(reader),
+            address: unknown,
+            admin: unknown,
+            successors: Vec::new(),
+        };
         eventually("it serves", || process.log_line("\"serving\"").is_some());
         let serving = process.log_line("\"serving\"").expect("logged above");
         let mut addresses = serving.split("127.0.0.1:").skip(1).map(|rest| {
@@ -102,9 +110,33 @@ impl Process {
         self.lines.lock().expect("no panic").join("\n")
     }
 
-    /// Sends it a signal.
+    /// Sends it a signal; after an upgrade, to its last successor.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("a signal to our own child");
+        let own = Pid::from_child(&self.child);
+        let serving = self.successors.last().copied().unwrap_or(own);
+        kill_process(serving, signal).expect("a signal to a process of ours");
+    }
+
+    /// Lets a new process take its place, and waits until the new one serves.
+    pub fn upgrade(&mut self) {
+        let before = self.serving().len();
+        self.signal(Signal::USR2);
+        eventually("its successor serves", || self.serving().len() > before);
+        self.successors.extend(self.serving().last());
+        if self.successors.len() == 1 {
+            eventually("it has ended", || self.child.try_wait().expect("our own child").is_some());
+        }
+    }
+
+    /// The processes that have logged that they serve.
+    fn serving(&self) -> Vec<Pid> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| line.contains("\"serving\""));
+        let pid = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            Pid::from_raw(i32::try_from(line["pid"].as_u64()?).ok()?)
+        };
+        lines.filter_map(pid).collect()
     }
 
     /// Its process id.
@@ -144,5 +176,8 @@ impl Drop for Process {
         // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for successor in &self.successors {
+            let _ = kill_process(*successor, Signal::KILL);
+        }
     }
 }

@@ -323,7 +323,16 @@ impl TlsUpstream {
         config: ServerConfig,
         handler: impl Fn(&str, &mut TlsServerStream) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::start_on(SocketAddr::from(([127, 0, 0, 1], 0)), config, handler)
+    }
+
+    /// [`Self::start`] on this address.
+    pub fn start_on(
+        address: SocketAddr,
+        config: ServerConfig,
+        handler: impl Fn(&str, &mut TlsServerStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let upstream = Self { address, requests: Arc::default(), connections: Arc::default() };
         let (requests, connections) = (upstream.requests.clone(), upstream.connections.clone());

@@ -17,7 +17,7 @@ impl RequestAttempts<'_> {
     /// The request's claim to a place; `None` if the upstream has no bounds, or for a mirrored copy, which no client
     /// waits for.
     pub(super) fn claim(&self) -> Option<PlaceClaim> {
-        let PlaceOwner { client, upload } = self.holder?;
+        let PlaceOwner { client, upload, .. } = self.holder?;
         let is_incomplete = upload.is_some_and(|upload| !upload.is_complete());
         Some(PlaceClaim { client, is_paced: is_incomplete || self.wanted.is_upgrade })
     }

@@ -72,11 +72,20 @@ impl Load {
     ///
     /// Those of [`Self::run`].
     pub fn run_with(&self, request: &[u8]) -> Result<Tally> {
+        self.run_each(|_, bytes| bytes.extend_from_slice(request))
+    }
+
+    /// [`Self::run`] with a request of its own each time: `write` adds the one of this number, from 0, to an empty buffer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::run`].
+    pub fn run_each(&self, write: impl Fn(u64, &mut Vec<u8>) + Sync) -> Result<Tally> {
         ensure!(self.target.ip().is_loopback(), "loopback only");
         thread::scope(|scope| {
             let driver = scope.spawn(|| {
                 cpu::pin(cpu::LOAD_CPU);
-                self.drive(request)
+                self.drive(&write)
             });
             driver.join().map_err(|_| anyhow!("the load generator panicked"))?
         })
@@ -146,13 +155,19 @@ impl Load {
     }
 
     /// The closed loop.
-    fn drive(&self, request: &[u8]) -> Result<Tally> {
+    fn drive(&self, write: &impl Fn(u64, &mut Vec<u8>)) -> Result<Tally> {
         let mut poll = Poll::new(self.connections)?;
         let mut connections = self.open(&poll)?;
         let start = instant();
         let (mut sent, mut answered) = (0, 0);
+        let mut request = Vec::new();
+        let mut send = |connection: &mut Connection, number| {
+            request.clear();
+            write(number, &mut request);
+            connection.send(&request)
+        };
         for connection in connections.iter_mut().take(self.requests as usize) {
-            connection.send(request)?;
+            send(connection, sent)?;
             sent += 1;
         }
         let mut statuses = BTreeMap::new();
@@ -164,7 +179,7 @@ impl Load {
                 *statuses.entry(status).or_default() += 1;
                 answered += 1;
                 if sent < self.requests {
-                    connection.send(request)?;
+                    send(connection, sent)?;
                     sent += 1;
                 }
             }
