@@ -257,13 +257,6 @@ impl Pool {
         timeout(connect_timeout, connecting).await.unwrap_or_else(timed_out)
     }
 
-    /// True if the request may open a connection within the bound, or may wait for one that is being opened.
-    pub(super) fn has_room(&self, wanted: ConnectionNeeds) -> bool {
-        let is_shared = self.is_http2(wanted) != Some(false) && self.openings.get() > 0;
-        let max = wanted.max_connections;
-        is_shared || max.is_none_or(|max| self.endpoint.connections() < max)
-    }
-
     async fn open(&self, wanted: ConnectionNeeds) -> io::Result<UpstreamConnection> {
         let is_http1 = self.upgrades_over_http1(wanted);
         let guard = ConnectionGuard::open(&self.endpoint, wanted.max_connections)?;

@@ -252,12 +252,7 @@ impl<'r> RequestAttempts<'r> {
             {
                 return Ok(Attempt { index, kind, connection, start, in_flight });
             }
-            if pool.has_room(self.wanted) {
-                // The next request need not wait until this connection is open.
-                self.ticket = None;
-            }
-            // Boxed, so that requests on idle connections do not hold its state.
-            match Box::pin(self.connect(index, &mut in_flight)).await? {
+            match self.connect_in_turn(index, &mut in_flight).await? {
                 Ok(Dialed { index: connected, connection }) => {
                     // The wait for the first family is not part of the other's latency.
                     let (kind, start) = if connected == index {

@@ -1,7 +1,7 @@
 //! Connects to a chosen endpoint: races both address families of its name, and makes room when the process
 //! lacks connections.
 
-use std::{io, pin::pin, rc::Rc, time::Duration};
+use std::{future::poll_fn, io, pin::pin, rc::Rc, time::Duration};
 
 use futures_util::future::{Either, select};
 
@@ -33,10 +33,33 @@ pub(super) struct Dialed {
 }
 
 impl RequestAttempts<'_> {
+    /// Opens a connection like [`Self::connect`]. The request leaves the queue once its connection counts: the next one
+    /// need not wait until it is open, but may not open one before it.
+    pub(super) async fn connect_in_turn(
+        &mut self,
+        index: usize,
+        in_flight: &mut InFlight,
+    ) -> Result<io::Result<Dialed>, UpstreamError> {
+        let mut ticket = self.ticket.take();
+        // Boxed, so that requests on idle connections do not hold its state.
+        let mut connecting = Box::pin(self.connect(index, in_flight));
+        let connected = poll_fn(|cx| {
+            let connected = connecting.as_mut().poll(cx);
+            if connected.is_pending() {
+                ticket = None;
+            }
+            connected
+        })
+        .await;
+        drop(connecting);
+        self.ticket = ticket;
+        connected
+    }
+
     /// Opens a connection to the endpoint. If that takes long and the endpoint's name has an address of the
     /// other family, races both. The first connection wins, and `in_flight` then counts the request there.
     /// The outer error means that the request's deadline has passed.
-    pub(super) async fn connect(
+    async fn connect(
         &mut self,
         index: usize,
         in_flight: &mut InFlight,
