@@ -1,6 +1,6 @@
 -- Exchanges a gateway's counts of tickets with the waiting room of all gateways. Once a second, it moves the frontier,
--- up to which tickets are admitted, over as many counted tickets as there are free places. The twin of
--- src/throttle/waiting_room/state.rs.
+-- up to which users may take places, over as many counted tickets as fill the free places. The twin of
+-- src/throttle/waiting_room/state.rs; lua/waiting_seat.lua gives out the places.
 --
 -- KEYS[1]  the state: a hash. Times are ms; `frontier` is a place, in us
 -- KEYS[2]  the counts of the epoch before ARGV[2]: a hash of numbers of tickets by interval, and `base`, the second
@@ -11,19 +11,22 @@
 -- ARGV[4]  the gateway's standing: 0 silent, 1 calm, 2 throttling by its operator, 3 throttling by its users
 -- ARGV[5]  the number of active users; -1: not known; ARGV[6] the number that may be active
 -- ARGV[7]  the gateway's own frontier; a lost state begins with it
--- ARGV[8]  how long a granted place is kept for its user, in ms
+-- ARGV[8]  for how long no place is given out after an outage, in ms
 -- ARGV[9]  the TTL of the state, in s
 -- ARGV[10] how far the frontier stays behind while all users are admitted, in ms: the longest head start
--- ARGV[11] the number of counts for KEYS[2]; then each count: the second of its interval, and the tickets; then the
+-- ARGV[11] the longest time between two requests of a waiting user, in ms
+-- ARGV[12] the number of users whose first request is in flight at the gateway
+-- ARGV[13] the number of counts for KEYS[2]; then each count: the second of its interval, and the tickets; then the
 --          counts for KEYS[3]
 -- Returns  an array of nine: frontier, base of the next epoch, time of the last standing 3, time at which all users were
---          last admitted, now, exchanges in the last step, places granted in all, places kept now, and the waiting
---          tickets by place as SECOND:TICKETS,...
+--          last admitted, now, exchanges in the last step, tickets passed in all, users who may not be active yet, and
+--          the waiting tickets by place as SECOND:TICKETS,...
 local call = redis.call
 local floor = math.floor
 local NEW, MAX_DISTANCE = 1000, 131071
 local STEP, SETTLE, REPORT_VALID, GAP = 1000, 3000, 3000, 5000
 local PERIODS, GROWTH = 16, 1.1
+local KNOWN_ELSEWHERE, ASKS_AGAIN, MIN_SHARE, ONE = 5, 3, 1 / 1024, 1000000
 
 local function number(text)
   local value = tonumber(text or 0)
@@ -44,8 +47,8 @@ if now == 0 then
   now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 end
 local epoch, length, standing, active = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
-local max_active, own, grant = ARGV[6] + 0, ARGV[7] + 0, ARGV[8] + 0
-local head_start = ARGV[10] + 0
+local max_active, own, hold = ARGV[6] + 0, ARGV[7] + 0, ARGV[8] + 0
+local head_start, ask = ARGV[10] + 0, ARGV[11] + 0
 
 local fields = call('HGETALL', KEYS[1])
 local state = {}
@@ -62,7 +65,12 @@ local throttled_at, demanded_at = number(state.throttled_at), number(state.deman
 local calm_at = number(state.calm_at)
 local calls = number(state.calls) + 1
 local gateways, granted, pending = number(state.gateways), number(state.granted), number(state.pending)
-local profile, grants = state.profile or '', state.grants or ''
+local profile = state.profile or ''
+local seats, passed, promised = number(state.seats), state.passed or '', state.promised or ''
+local taken, refused, came = state.taken or '', state.refused or '', state.came or ''
+local period_length = number(state.period_length)
+local average_passed, average_came = number(state.average_passed), number(state.average_came)
+local entering, entering_before = number(state.entering) + ARGV[12], number(state.entering_before)
 local moved_at, held_until = number(state.moved_at), number(state.held_until)
 local known = state.active and state.active ~= '' and number(state.active) or -1
 known = math.max(known, active)
@@ -88,8 +96,8 @@ local function add(key, index, from, to)
     call('HINCRBY', key, digits(interval(index, base, ARGV[at] + 0)), ARGV[at + 1])
   end
 end
-local first = 12
-local middle = first + ARGV[11] * 2
+local first = 14
+local middle = first + ARGV[13] * 2
 add(KEYS[3], epoch, first, first - 1)
 add(KEYS[2], math.max(epoch - 1, 0), first, middle - 1)
 add(KEYS[3], epoch, middle, #ARGV)
@@ -132,12 +140,12 @@ local function read(intervals, key, index, from)
   end
 end
 
--- Moves the frontier over at most `free` tickets from before `settled`; returns the places that are left.
-local function walk(free, settled)
+-- Moves the frontier over at most `wanted` tickets from before `settled`; returns by how many it moved less.
+local function walk(wanted, settled)
   local intervals = {}
   read(intervals, KEYS[2], math.max(epoch - 1, 0), 0)
   read(intervals, KEYS[3], epoch, NEW)
-  local left, waiting, shown, last, first_waiting = free, 0, 0, 0, nil
+  local left, waiting, shown, last, first_waiting = wanted, 0, 0, 0, nil
   local points = {}
   for _, own_interval in ipairs(intervals) do
     local low_second, high_second, tickets = own_interval[1], own_interval[2], own_interval[3]
@@ -175,37 +183,76 @@ local function walk(free, settled)
   return left
 end
 
-if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
-  local gap = now - moved_at
-  if moved_at > 0 and gap > GAP then held_until = now + math.min(gap, grant) end
-  held_until = math.min(held_until, now + grant)
-  moved_at, gateways, calls = now, calls, 0
-  local period_length = math.max(math.ceil(grant / PERIODS), 1)
-  local period, kept = floor(now / period_length), {}
-  pending = 0
-  local current = 0
-  for at, places in string.gmatch(grants, '(%d+):(%d+)') do
-    at, places = number(at), number(places)
-    if at <= period and at + PERIODS >= period then
-      pending = pending + places
-      if at == period then current = current + places
-      else kept[#kept + 1] = digits(at) .. ':' .. digits(places) end
+-- The numbers by period of a text AT:NUMBER,... without the periods after `current` and those that ended `count`
+-- periods ago; their sum; and the sum of those that ended.
+local function forget(text, current, count)
+  local kept, sum, ended = {}, 0, 0
+  for at, value in string.gmatch(text, '(%d+):(%d+)') do
+    at, value = number(at), number(value)
+    if at + count < current then
+      ended = ended + value
+    elseif at <= current then
+      kept[#kept + 1] = digits(at) .. ':' .. digits(value)
+      sum = sum + value
     end
   end
+  return table.concat(kept, ','), sum, ended
+end
+
+-- Adds to the last period of such a text.
+local function add_last(text, at, new)
+  if new == 0 then return text end
+  local head, last, count = string.match(text, '^(.-),?(%d+):(%d+)$')
+  if last and number(last) == at then text, new = head, new + number(count) end
+  return text .. (text == '' and '' or ',') .. digits(at) .. ':' .. digits(new)
+end
+
+if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
+  local gap = math.max(now - moved_at, 0)
+  if moved_at > 0 and gap > GAP then
+    held_until = now + math.min(gap, hold)
+    passed, promised, came, average_passed, average_came = '', '', '', 0, 0
+  end
+  held_until = math.min(held_until, now + hold)
+  moved_at, gateways, calls = now, calls, 0
+  period_length = math.max(math.ceil(ask / PERIODS), 1)
+  local second, period = floor(now / 1000), floor(now / period_length)
+  local promises, arrived, ended, asked_again, known_soon, _
+  passed, _, ended = forget(passed, period, PERIODS)
+  promised, promises = forget(promised, period, PERIODS)
+  came, arrived = forget(came, period, PERIODS)
+  refused, asked_again = forget(refused, second, ASKS_AGAIN)
+  taken, known_soon = forget(taken, second, KNOWN_ELSEWHERE)
+  local span = math.max(ask * 2, 1)
+  local function decay(average)
+    return average - math.min(floor(average * math.min(gap, span) / span), average)
+  end
+  average_passed, average_came = decay(average_passed) + ended * ONE, decay(average_came)
+  known_soon = known_soon + math.max(entering, entering_before)
+  entering, entering_before = 0, entering
   if is_calm then
     calm_at = now
     frontier = math.max(frontier, math.max(now - head_start, 0) * 1000)
   end
-  local free = 0
   local is_settled = now >= epoch * length * 1000 + SETTLE
-  local has_counts = epoch >= number(state.complete_from) and is_settled and now >= held_until
+  local has_counts = epoch >= number(state.complete_from) and now >= held_until
+  local share = (average_came + (asked_again + 1) * ONE) / (average_passed + ONE)
+  share = math.max(math.min(share, 1), MIN_SHARE)
+  local function open() return math.max(promises - arrived * ONE, 0) end
+  local function expected() return asked_again + open() / ONE end
+  local free, wanted = 0, 0
+  seats = 0
   if known >= 0 and has_counts and not is_calm then
-    free = math.max(max_active - known - pending, 0)
+    free = math.max(max_active - known - known_soon, 0)
+    seats = math.max(floor(free), floor(open() / ONE))
+    if is_settled then wanted = floor(math.max(free - expected(), 0) / share) end
   end
-  local new = math.ceil(free - walk(free, floor(math.max(now - SETTLE, 0) / 1000)))
-  granted, pending, current = granted + new, pending + new, current + new
-  if current > 0 then kept[#kept + 1] = digits(period) .. ':' .. digits(current) end
-  grants = table.concat(kept, ',')
+  local new = math.ceil(wanted - walk(wanted, floor(math.max(now - SETTLE, 0) / 1000)))
+  granted = granted + new
+  passed = add_last(passed, period, new)
+  local promise = floor(new * share * ONE)
+  promised, promises = add_last(promised, period, promise), promises + promise
+  pending = known_soon + math.ceil(math.min(expected(), free))
   known = -1
 end
 
@@ -214,7 +261,10 @@ call('HSET', KEYS[1], 'frontier', digits(frontier), 'epoch', digits(newest),
   'next_base', digits(next_base), 'moved_at', digits(moved_at), 'held_until', digits(held_until),
   'throttled_at', digits(throttled_at), 'demanded_at', digits(demanded_at), 'calm_at', digits(calm_at),
   'active', known >= 0 and digits(known) or '', 'calls', digits(calls), 'gateways', digits(gateways),
-  'granted', digits(granted), 'pending', digits(pending), 'grants', grants, 'profile', profile)
+  'granted', digits(granted), 'pending', digits(pending), 'profile', profile, 'seats', digits(seats),
+  'taken', taken, 'refused', refused, 'passed', passed, 'promised', promised, 'came', came, 'period_length', digits(period_length),
+  'average_passed', digits(average_passed), 'average_came', digits(average_came),
+  'entering', digits(entering), 'entering_before', digits(entering_before))
 call('EXPIRE', KEYS[1], ARGV[9])
 local base = next_epoch == epoch + 1 and next_base or floor(frontier / 1000000)
 return {digits(frontier), digits(base), digits(demanded_at), digits(calm_at), digits(now), digits(gateways),

@@ -344,13 +344,19 @@ impl Gateway {
             }
             checked => checked,
         };
+        let checked = match checked {
+            Ok(CheckOutcome::ClaimsPlace(pending)) => {
+                Box::pin(self.claim_place(peer, &mut request, &mut next, pending)).await
+            }
+            checked => checked,
+        };
         let outcome = match checked {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
             Ok(CheckOutcome::Admitted(mut admitted)) => {
                 self.serve(peer, &mut request, &mut admitted, &mut limits).await
             }
-            // A request waits once.
-            Ok(CheckOutcome::Unidentified(_)) => {
+            // A request waits once for each.
+            Ok(CheckOutcome::Unidentified(_) | CheckOutcome::ClaimsPlace(_)) => {
                 Err(GatewayError::CannotAuthenticate(AuthOutage::Service))
             }
             Err(error) if error.counted_by().is_some() => {

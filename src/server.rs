@@ -197,7 +197,9 @@ impl Server {
         let _ = are_fetched.recv_timeout(FIRST_KEYS);
         if let Some(throttle) = &shared.throttle {
             if let (Some(room), Some(connector)) = (&throttle.room, shared.store.connector()) {
-                room.share(RedisRoomStore::new(connector, "throttle", shared.clock.clone()));
+                let store =
+                    |connector| RedisRoomStore::new(connector, "throttle", shared.clock.clone());
+                room.share([store(connector.clone()), store(connector)]);
             }
             let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());

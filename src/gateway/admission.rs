@@ -17,6 +17,21 @@ use crate::{
 /// The request header by which a program sends its ticket of the waiting room, and the response header that has it.
 const TICKET_HEADER: &str = "x-tidegate-ticket";
 
+/// What the throttle says of a caller that it does not refuse.
+pub(super) enum Admittance {
+    Admitted,
+    /// It is the caller's turn in the waiting room: it is admitted if a place is free.
+    ClaimsPlace(PlaceClaim),
+}
+
+/// A caller that asks for a place.
+pub(super) struct PlaceClaim {
+    /// The keyed hash of its tokens.
+    holder: u64,
+    /// The refusal if no place is free.
+    denied: Box<AdmissionDenied>,
+}
+
 impl Gateway {
     /// Refuses the request while the throttle admits only active users and the caller is not one.
     /// If the caller has several tokens, one of them must be active.
@@ -24,8 +39,8 @@ impl Gateway {
         &self,
         request: &RequestContext,
         caller: &Caller,
-    ) -> Result<(), GatewayError> {
-        let Some(gate) = &self.gate else { return Ok(()) };
+    ) -> Result<Admittance, GatewayError> {
+        let Some(gate) = &self.gate else { return Ok(Admittance::Admitted) };
         let counters = &self.metrics.throttle;
         let check = |caller| gate.admit(caller, || self.shared.clock.store_time());
         let admitted = match caller {
@@ -39,17 +54,23 @@ impl Gateway {
             }
         };
         let denied: Box<AdmissionDenied> = match admitted {
-            Ok(AdmitReason::NotThrottling) => return Ok(()),
+            Ok(AdmitReason::NotThrottling) => return Ok(Admittance::Admitted),
             Ok(AdmitReason::Active) => {
                 counters.known.add(1);
-                return Ok(());
+                return Ok(Admittance::Admitted);
             }
             Err(denied) => denied,
         };
-        let denied = match self.ask_room(gate, request, caller, denied) {
-            Ok(()) => return Ok(()),
-            Err(denied) => denied,
-        };
+        match caller {
+            Caller::Tokens(tokens) => self.ask_room(gate, request, tokens, denied),
+            Caller::Address(_) => Err(self.refuse(request, denied)),
+        }
+    }
+
+    /// Counts and logs that the throttle refuses the request. Returns the error.
+    #[cold]
+    fn refuse(&self, request: &RequestContext, denied: Box<AdmissionDenied>) -> GatewayError {
+        let counters = &self.metrics.throttle;
         let counter = match denied.reason {
             DenyReason::Unknown => &counters.unknown,
             DenyReason::Missing => &counters.missing,
@@ -62,7 +83,7 @@ impl Gateway {
             "refused by the throttle"
         );
         self.count_throttled_caller(request);
-        Err(GatewayError::Throttled(denied))
+        GatewayError::Throttled(denied)
     }
 
     /// Asks the waiting room about a caller that is not active, if there is a room.
@@ -70,32 +91,53 @@ impl Gateway {
         &self,
         gate: &AdmissionGate,
         request: &RequestContext,
-        caller: &Caller,
-        denied: Box<AdmissionDenied>,
-    ) -> Result<(), Box<AdmissionDenied>> {
-        let (Some(rules), Caller::Tokens(tokens)) =
-            (&request.rules().snapshot.waiting_room, caller)
-        else {
-            return Err(denied);
+        tokens: &[u64],
+        mut denied: Box<AdmissionDenied>,
+    ) -> Result<Admittance, GatewayError> {
+        let Some(rules) = &request.rules().snapshot.waiting_room else {
+            return Err(self.refuse(request, denied));
         };
         let counters = &self.metrics.throttle;
         let ticket = sent_ticket(rules, &request.head.fields);
         let plan = request.ledger.consumer().and_then(|consumer| consumer.plan);
         let head_start = request.rules().snapshot.head_start(plan);
-        let answer = gate.ask_room(holder(tokens), ticket, head_start, denied);
-        match &answer {
-            Ok(()) => counters.room_admitted.add(1),
-            Err(denied) => {
-                let Some(waiting) = &denied.waiting else { return answer };
-                if waiting.is_new {
-                    counters.room_tickets.add(1);
-                }
-                if let Some(fault) = waiting.fault {
-                    counters.room_faults[fault as usize].add(1);
-                }
+        let holder = holder(tokens);
+        gate.ask_room(holder, ticket, head_start, &mut denied);
+        if denied.is_turn() {
+            return Ok(Admittance::ClaimsPlace(PlaceClaim { holder, denied }));
+        }
+        if let Some(waiting) = &denied.waiting {
+            if waiting.is_new {
+                counters.room_tickets.add(1);
+            }
+            if let Some(fault) = waiting.fault {
+                counters.room_faults[fault as usize].add(1);
             }
         }
-        answer
+        Err(self.refuse(request, denied))
+    }
+
+    /// Takes a place in the waiting room for a caller whose turn it is.
+    ///
+    /// # Errors
+    /// None is free.
+    pub(super) async fn take_place(
+        &self,
+        request: &mut RequestContext,
+        claim: PlaceClaim,
+    ) -> Result<(), GatewayError> {
+        let PlaceClaim { holder, denied } = claim;
+        let room = self.gate.as_ref().and_then(|gate| gate.room());
+        let entering = match room {
+            Some(room) => room.claim(holder, denied.now).await,
+            None => None,
+        };
+        if entering.is_none() {
+            return Err(self.refuse(request, denied));
+        }
+        self.metrics.throttle.room_admitted.add(1);
+        request.held.entering = entering;
+        Ok(())
     }
 
     /// Counts the caller that the throttle refuses, under the same hash that limits keyed by `token` use.
@@ -138,6 +180,8 @@ impl Gateway {
         if accepted {
             request.held.activity = Some(ActivityGuard::new(gate, tokens));
         }
+        // From here on, the user counts as active, or has no place.
+        request.held.entering = None;
     }
 }
 

@@ -4,6 +4,7 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{
     Gateway, Peer,
+    admission::{Admittance, PlaceClaim},
     authentication::PendingIdentity,
     context::RequestContext,
     cors,
@@ -30,6 +31,15 @@ pub(super) enum CheckOutcome<'n> {
     Admitted(AdmittedRequest<'n>),
     /// Who sends the request is found out by a wait.
     Unidentified(PendingIdentity),
+    /// It is the turn of its caller in the waiting room; whether a place is free is found out by a wait.
+    ClaimsPlace(PendingPlace),
+}
+
+/// A request that the throttle admits if a place is free.
+pub(super) struct PendingPlace {
+    claim: PlaceClaim,
+    /// The result of its authentication.
+    identified: Result<(), GatewayError>,
 }
 
 /// A request that the throttle has admitted: its route, and what is to be charged.
@@ -159,8 +169,7 @@ impl Gateway {
         let timeout = route.settings.request_timeout.map(|timeout| timeout.as_millis() as u64);
         request.client.state().set_request_timeout(timeout);
         let Some(auth) = route.settings.auth.as_deref() else {
-            self.admit_caller(request, plan)?;
-            return Ok(CheckOutcome::Admitted(AdmittedRequest { route, plan }));
+            return self.admit_caller(peer, request, plan, Ok(()));
         };
         match self.identify(peer, request, auth) {
             Ok(Some(pending)) => Ok(CheckOutcome::Unidentified(pending)),
@@ -176,18 +185,6 @@ impl Gateway {
         }
     }
 
-    /// Checks the throttle, and the refusal that the plan postponed until after it.
-    fn admit_caller(
-        &self,
-        request: &mut RequestContext,
-        plan: &mut RoutePlan,
-    ) -> Result<(), GatewayError> {
-        if let Some(caller) = &plan.caller {
-            self.admit(request, caller)?;
-        }
-        plan.refused_after_throttle.take().map_or(Ok(()), Err)
-    }
-
     /// Runs the checks of a request on a route with `auth` that follow its authentication. The throttle checks the
     /// consumer; the refusal of wrong credentials comes after the throttle's own.
     fn admit_identified<'n>(
@@ -197,14 +194,65 @@ impl Gateway {
         plan: &'n mut RoutePlan,
         identified: Result<(), GatewayError>,
     ) -> Result<CheckOutcome<'n>, GatewayError> {
-        let route = Rc::clone(&request.rules().routes[plan.route]);
-        if route.settings.throttle {
+        if request.rules().routes[plan.route].settings.throttle {
             plan.caller = self.authenticated_caller(request);
             self.count_caller(plan.caller.as_ref());
         }
-        self.admit_caller(request, plan)?;
+        self.admit_caller(peer, request, plan, identified)
+    }
+
+    /// Checks the throttle, and what follows it.
+    fn admit_caller<'n>(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        plan: &'n mut RoutePlan,
+        identified: Result<(), GatewayError>,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
+        if let Some(caller) = &plan.caller
+            && let Admittance::ClaimsPlace(claim) = self.admit(request, caller)?
+        {
+            return Ok(CheckOutcome::ClaimsPlace(PendingPlace { claim, identified }));
+        }
+        self.pass_throttle(peer, request, plan, identified)
+    }
+
+    /// Goes on with a request whose caller's turn in the waiting room has come.
+    ///
+    /// # Errors
+    /// The request is refused.
+    pub(super) async fn claim_place<'n>(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        next: &'n mut NextStep,
+        pending: PendingPlace,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
+        let NextStep::Proceed(plan) = next else { return Err(GatewayError::NoRoute) };
+        let taken = self.take_place(request, pending.claim).await;
+        let checked =
+            taken.and_then(|()| self.pass_throttle(peer, request, plan, pending.identified));
+        record_admission(request, &checked);
+        checked
+    }
+
+    /// Runs the checks after the throttle: the refusal that the plan postponed until then, and on a route with `auth` that
+    /// of wrong credentials.
+    fn pass_throttle<'n>(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        plan: &'n mut RoutePlan,
+        identified: Result<(), GatewayError>,
+    ) -> Result<CheckOutcome<'n>, GatewayError> {
+        if let Some(refused) = plan.refused_after_throttle.take() {
+            return Err(refused);
+        }
         identified?;
-        self.complete_plan(peer, request, &route.settings, plan)?;
+        let route = Rc::clone(&request.rules().routes[plan.route]);
+        if route.settings.auth.is_some() {
+            self.complete_plan(peer, request, &route.settings, plan)?;
+        }
         Ok(CheckOutcome::Admitted(AdmittedRequest { route, plan }))
     }
 

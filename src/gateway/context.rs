@@ -19,6 +19,7 @@ use crate::{
     priority::Priority,
     respond::HeaderReader,
     snapshot::CorsPolicy,
+    throttle::waiting_room::EnteringUser,
     transport::ClientStream,
     upstream::AttemptLog,
 };
@@ -57,6 +58,8 @@ pub(super) struct Held {
     pub(super) in_flight: Option<RequestInFlight>,
     /// Records the caller as active again for the throttle when the response ends.
     pub(super) activity: Option<ActivityGuard>,
+    /// Keeps the place that the caller has taken in the waiting room, until its response begins.
+    pub(super) entering: Option<EnteringUser>,
     pub(super) permits: Option<ConcurrencyPermits>,
     /// Settles the costs that are known when the response ends.
     pub(super) settlement: Option<Box<Settlement>>,

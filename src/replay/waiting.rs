@@ -271,12 +271,16 @@ impl WaitingReplay {
     ) -> Turn {
         let Some(simulated) = &self.simulated else { return Turn::Admitted };
         let gate = simulated.gate();
-        let Err(denied) = gate.admit(GateCaller::Token(token), || now) else {
+        let Err(mut denied) = gate.admit(GateCaller::Token(token), || now) else {
             return Turn::Admitted;
         };
-        match gate.ask_room(token, ticket, head_start, denied) {
-            Ok(()) => Turn::Admitted,
-            Err(denied) => denied.waiting.map_or(Turn::Refused, Turn::Waits),
+        gate.ask_room(token, ticket, head_start, &mut denied);
+        let is_admitted = denied.is_turn()
+            && gate.room().is_some_and(|room| room.claim_alone(token, denied.now).is_some());
+        match denied.waiting {
+            _ if is_admitted => Turn::Admitted,
+            Some(place) => Turn::Waits(place),
+            None => Turn::Refused,
         }
     }
 

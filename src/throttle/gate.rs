@@ -9,7 +9,7 @@ use super::{
     Throttle, ThrottleSettings,
     live_filters::LiveFilters,
     recent::RecentTokens,
-    waiting_room::{HeadStart, RoomAnswer, WaitingPlace, WaitingRoom},
+    waiting_room::{HeadStart, WaitingPlace, WaitingRoom},
 };
 use crate::{clock::StoreTime, mix::local_token, secret::KeySecret};
 
@@ -82,6 +82,11 @@ pub struct AdmissionDenied {
 }
 
 impl AdmissionDenied {
+    /// True if it is the caller's turn in the waiting room.
+    pub fn is_turn(&self) -> bool {
+        self.waiting.is_some_and(|waiting| waiting.is_turn)
+    }
+
     /// The denial of a caller that waits in the waiting room.
     fn wait(&mut self, waiting: WaitingPlace) {
         self.reset_at = self.now + waiting.expected_wait * 1_000;
@@ -176,28 +181,17 @@ impl AdmissionGate {
         self.throttle.room.as_deref()
     }
 
-    /// Asks the waiting room about a denied caller, if there is one: `holder` is the keyed hash of its tokens, and
-    /// `ticket` the ticket that it sent. A caller that is not admitted gets its place.
-    ///
-    /// # Errors
-    ///
-    /// The denial, if the caller has to wait or has no token that a ticket could admit.
+    /// Gives a denied caller its place in the waiting room, if there is one: `holder` is the keyed hash of its tokens, and
+    /// `ticket` the ticket that it sent. A caller that has no token, or a rejected one, gets none.
     pub fn ask_room(
         &self,
         holder: u64,
         ticket: Option<&[u8]>,
         head_start: HeadStart,
-        mut denied: Box<AdmissionDenied>,
-    ) -> Result<(), Box<AdmissionDenied>> {
-        let Some(room) = self.room().filter(|_| denied.reason == DenyReason::Unknown) else {
-            return Err(denied);
-        };
-        match room.ask(holder, ticket, head_start, denied.now) {
-            RoomAnswer::Admitted => Ok(()),
-            RoomAnswer::Waiting(waiting) => {
-                denied.wait(waiting);
-                Err(denied)
-            }
+        denied: &mut AdmissionDenied,
+    ) {
+        if let Some(room) = self.room().filter(|_| denied.reason == DenyReason::Unknown) {
+            denied.wait(room.ask(holder, ticket, head_start, denied.now));
         }
     }
 

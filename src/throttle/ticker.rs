@@ -16,7 +16,7 @@ use super::{
     live_filters::LiveFilters,
     mode::Hysteresis,
     sync::{FilterStore, FilterSync, tick_time},
-    waiting_room::{RedisRoomStore, RoomTicker},
+    waiting_room::{RedisRoomStore, RoomTicker, desk::SeatDesk},
 };
 use crate::{
     clock::{Clock, StoreTime, Uptime},
@@ -37,29 +37,22 @@ impl Throttle {
     /// filters are not shared.
     pub async fn run<S: FilterStore>(
         self: Arc<Self>,
-        mut store: Option<S>,
+        store: Option<S>,
         clock: Clock,
         stop: CancellationToken,
     ) {
         let sharing = if store.is_some() { FilterSharing::Shared } else { FilterSharing::Local };
-        let mut ticker = Ticker::new(&self, &clock, sharing);
-        loop {
-            let started = clock.store_time();
-            let outcome = stop.run_until_cancelled(ticker.tick(store.as_mut())).await;
-            if outcome.is_none() {
-                return;
+        let ticker = Ticker::new(&self, &clock, sharing);
+        let desk = self.room.clone().map(|room| {
+            let store = room.take_store();
+            SeatDesk::new(room, store)
+        });
+        let serving = async move {
+            if let Some(desk) = desk {
+                desk.serve().await;
             }
-            let waited = if self.status().loaded {
-                let random = getrandom::u32().unwrap_or_default();
-                let next = tick_time(started.periods_of(1000) + 1, random);
-                stop.run_until_cancelled(clock.sleep_until_wall_clock(next)).await
-            } else {
-                stop.run_until_cancelled(clock.sleep(LOAD_RETRY_INTERVAL)).await
-            };
-            if waited.is_none() {
-                return;
-            }
-        }
+        };
+        tokio::join!(ticker.run(store, stop.clone()), stop.run_until_cancelled(serving));
     }
 }
 
@@ -101,6 +94,26 @@ impl Ticker {
             clock_offset: None,
             last_reading: None,
             incomplete_until: None,
+        }
+    }
+
+    /// Ticks once a second until `stop` is cancelled.
+    async fn run<S: FilterStore>(mut self, mut store: Option<S>, stop: CancellationToken) {
+        loop {
+            let started = self.clock.store_time();
+            if stop.run_until_cancelled(self.tick(store.as_mut())).await.is_none() {
+                return;
+            }
+            let waited = if self.throttle.status().loaded {
+                let random = getrandom::u32().unwrap_or_default();
+                let next = tick_time(started.periods_of(1000) + 1, random);
+                stop.run_until_cancelled(self.clock.sleep_until_wall_clock(next)).await
+            } else {
+                stop.run_until_cancelled(self.clock.sleep(LOAD_RETRY_INTERVAL)).await
+            };
+            if waited.is_none() {
+                return;
+            }
         }
     }
 

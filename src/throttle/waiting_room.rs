@@ -3,32 +3,36 @@
 //!
 //! # What it promises
 //!
-//! - Tickets are admitted in the order of their places, to the second, at all gateways. A place is the time of arrival,
-//!   less a [`HeadStart`].
-//! - No more tickets are admitted than there are free places: `max_active`, less the active users, less the places
-//!   that were granted to users who may not be active yet.
-//! - A ticket admits one token. Its holder must ask at least once in each half of `ticket_ttl`, so a ticket that
-//!   was given up holds up no other for longer than `ticket_ttl`.
-//! - Memory and the work in Redis are constant, whatever the number of waiting users: clients carry their places.
+//! - The turn of tickets comes in the order of their places, to the second, at all gateways. A place is the time of
+//!   arrival, less a [`HeadStart`].
+//! - No more users are admitted than there are free places: `max_active`, less the active users, less the places
+//!   that were taken by users who may not be active yet.
+//! - A place is taken by a user that asks when it is its turn. Users who have left take none.
+//! - A ticket admits one token. Its holder must ask at least once in each half of `ticket_ttl`.
+//! - Memory and the work in Redis do not grow with the number of waiting users: clients carry their places. The users
+//!   who took a place are known until their tickets have expired.
 //!
 //! # How
 //!
 //! A request that is refused gets a [`ticket`]: its place in the queue, which is the time of its arrival. The ticket
 //! is sent back with the next request. Each gateway counts the tickets that ask in each half of `ticket_ttl`, an
 //! [`RoomEpoch`], by intervals of places ([`counts`], [`place`]). Once a second it adds its counts to those of all gateways
-//! and reads the frontier ([`state`], in Redis `lua/waiting_room.lua`): tickets up to it are admitted.
+//! and reads the frontier ([`state`], in Redis `lua/waiting_room.lua`): it is the turn of tickets up to it. Such a user
+//! asks the shared state for a place ([`desk`], in Redis `lua/waiting_seat.lua`), and is admitted if one is free.
 //!
 //! | file | content |
 //! |---|---|
 //! | [`ticket`] | signing and reading tickets |
 //! | [`place`] | places, epochs, and the intervals in which tickets are counted |
 //! | [`counts`] | the counts of one gateway |
-//! | [`state`] | the shared state: counts, granted places, frontier. Pure |
+//! | [`state`] | the shared state: counts, frontier, free places. Pure |
 //! | `view` | what workers read: the frontier, a ticket's place and its expected wait |
+//! | [`desk`] | takes places for the users whose turn it is |
 //! | `redis` | the shared state in Redis |
 //! | `ticker` | the exchange once a second, and what a gateway does without Redis |
 
 pub mod counts;
+pub mod desk;
 pub mod place;
 mod redis;
 pub mod state;
@@ -38,14 +42,17 @@ mod view;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
 use self::{
     counts::EpochCounts,
+    desk::{MAX_CLAIMS, SeatClaim},
+    state::{RoomState, Seat},
     ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
 };
 pub use self::{
@@ -58,6 +65,9 @@ use crate::{clock::StoreTime, counter::Counter, redis::RedisFailure, secret::Sha
 
 /// Time after which a token is known to be active at all gateways, in ms.
 const KNOWN_ELSEWHERE: u64 = 5_000;
+
+/// The longest time until a user asks again that found no place free when it was its turn, in seconds.
+const TURN_RETRY: u64 = 3;
 
 /// How far the clocks of two gateways may differ, in seconds.
 const MAX_SKEW: u64 = 2;
@@ -85,9 +95,9 @@ impl RoomSettings {
         (self.ticket_ttl / 3_000).max(1)
     }
 
-    /// Time for which a granted place is kept for its user, in ms: until its ticket has expired, or the user is
-    /// counted as active everywhere.
-    pub fn grant(self) -> u64 {
+    /// Time for which no place is given out after an outage, in ms: the tickets of users who left have expired, and
+    /// the users that others admitted are counted as active everywhere.
+    pub fn hold(self) -> u64 {
         self.ticket_ttl + KNOWN_ELSEWHERE
     }
 }
@@ -105,6 +115,8 @@ pub struct WaitingPlace {
     pub retry_after: u64,
     /// True if the caller sent no usable ticket.
     pub is_new: bool,
+    /// True if it is the caller's turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
+    pub is_turn: bool,
     /// Why the ticket that the caller sent was replaced.
     pub fault: Option<TicketFault>,
 }
@@ -121,13 +133,19 @@ impl WaitingPlace {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HeadStart(pub u64);
 
-/// The answer to a caller.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum RoomAnswer {
-    /// It is its turn.
-    Admitted,
-    /// It waits.
-    Waiting(WaitingPlace),
+/// A user that has taken a place, and whose first response has not begun. The place is kept for it meanwhile.
+#[derive(Debug)]
+pub struct EnteringUser {
+    /// `None` if the user took the place with an earlier request.
+    counted: Option<Arc<AtomicU64>>,
+}
+
+impl Drop for EnteringUser {
+    fn drop(&mut self) {
+        if let Some(entering) = &self.counted {
+            entering.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Counters of the exchange with Redis. One thread writes them, any thread may read them.
@@ -139,6 +157,10 @@ pub struct RoomStats {
 }
 
 impl RoomStats {
+    fn count_failure(&self, failure: RedisFailure) {
+        self.failures[failure.index()].add(1);
+    }
+
     /// Number of exchanges that failed with this kind of failure.
     pub fn failures(&self, failure: RedisFailure) -> u64 {
         self.failures[failure.index()].get()
@@ -152,8 +174,15 @@ pub struct WaitingRoom {
     counts: ArcSwap<EpochCounts>,
     view: ArcSwap<RoomView>,
     is_closed: AtomicBool,
-    /// The shared state, until the control loop takes it.
-    store: Mutex<Option<RedisRoomStore>>,
+    /// The room as this gateway alone sees it.
+    own: Mutex<RoomState>,
+    /// Number of [`EnteringUser`]s.
+    entering: Arc<AtomicU64>,
+    claims: mpsc::Sender<SeatClaim>,
+    /// The claims, until the desk takes them.
+    unserved: Mutex<Option<mpsc::Receiver<SeatClaim>>>,
+    /// The shared state for the ticker and for the desk, until they take it.
+    stores: Mutex<Vec<RedisRoomStore>>,
     /// Counters of the exchange.
     pub stats: RoomStats,
 }
@@ -163,25 +192,66 @@ impl WaitingRoom {
     pub fn new(settings: RoomSettings, secret: &SharedSecret, now: StoreTime) -> Arc<Self> {
         let second = now.as_unix_ms() / 1_000;
         let epoch = RoomEpoch::at(second, settings.epoch_length());
+        let (claims, unserved) = mpsc::channel(MAX_CLAIMS);
         Arc::new(Self {
             settings,
             key: TicketKey::new(secret.for_tickets()),
             counts: ArcSwap::from_pointee(EpochCounts::new(epoch, second)),
             view: ArcSwap::from_pointee(RoomView::new(now)),
             is_closed: AtomicBool::new(false),
-            store: Mutex::default(),
+            own: Mutex::default(),
+            entering: Arc::default(),
+            claims,
+            unserved: Mutex::new(Some(unserved)),
+            stores: Mutex::default(),
             stats: RoomStats::default(),
         })
     }
 
-    /// Shares the room through `store`, once the control loop of the throttle begins.
-    pub fn share(&self, store: RedisRoomStore) {
-        *self.store.lock() = Some(store);
+    /// Shares the room through `stores`, each a connection to the same state, once the control loop of the throttle
+    /// begins.
+    pub fn share(&self, stores: [RedisRoomStore; 2]) {
+        *self.stores.lock() = stores.into();
     }
 
-    /// The store that [`Self::share`] has set.
+    /// One of the stores that [`Self::share`] has set.
     pub(super) fn take_store(&self) -> Option<RedisRoomStore> {
-        self.store.lock().take()
+        self.stores.lock().pop()
+    }
+
+    /// The number of users that have taken a place and whose first response has not begun.
+    fn entering(&self) -> u64 {
+        self.entering.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a place for `holder`, whose turn it is; `None` if none is free or the shared state cannot be reached. The
+    /// control loop of the throttle must run. `now` is the time by the filters' clock.
+    pub async fn claim(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.claims.try_send(SeatClaim { holder, now, answer }).ok()?;
+        self.enter(answered.await.ok()?)
+    }
+
+    /// As [`Self::claim`], in the state of this gateway alone.
+    pub fn claim_alone(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
+        let seats = self.own.lock().claim(self.epoch(now), &[holder], now);
+        self.enter(*seats.first()?)
+    }
+
+    fn enter(&self, seat: Seat) -> Option<EnteringUser> {
+        let counted = match seat {
+            Seat::None => return None,
+            Seat::Taken => {
+                self.entering.fetch_add(1, Ordering::Relaxed);
+                Some(Arc::clone(&self.entering))
+            }
+            Seat::Kept => None,
+        };
+        Some(EnteringUser { counted })
+    }
+
+    fn epoch(&self, now: StoreTime) -> RoomEpoch {
+        RoomEpoch::at(now.as_unix_ms() / 1_000, self.settings.epoch_length())
     }
 
     /// The settings, which only a restart changes.
@@ -209,7 +279,7 @@ impl WaitingRoom {
         self.is_closed.store(false, Ordering::Relaxed);
     }
 
-    /// Answers the caller `holder`, the keyed hash of its token, that sent this ticket. `now` is the time by the
+    /// The place of the caller `holder`, the keyed hash of its token, that sent this ticket. `now` is the time by the
     /// filters' clock.
     pub fn ask(
         &self,
@@ -217,24 +287,20 @@ impl WaitingRoom {
         sent: Option<&[u8]>,
         head_start: HeadStart,
         now: StoreTime,
-    ) -> RoomAnswer {
+    ) -> WaitingPlace {
         let second = now.as_unix_ms() / 1_000;
         let (counts, view) = (self.counts.load(), self.view.load());
         let epoch = counts.epoch();
-        let found = sent.map(|text| self.verify(text, holder, second, epoch));
-        let (ticket, fault) = match found {
-            Some(Ok(ticket)) if view.admits(ticket.queued_at) && !self.is_closed() => {
-                return RoomAnswer::Admitted;
-            }
+        let (opened, fault) = match sent.map(|text| self.verify(text, holder, second, epoch)) {
             Some(Ok(ticket)) => (Some(ticket), None),
             Some(Err(fault)) => (None, Some(fault)),
             None => (None, None),
         };
-        let (opened, is_new) = (ticket, ticket.is_none());
-        let counted_at = counting_time(epoch, second);
-        let mut ticket = ticket.unwrap_or_else(|| {
+        let is_new = opened.is_none();
+        let is_past = opened.is_some_and(|ticket| view.is_turn(ticket.queued_at));
+        let mut ticket = opened.unwrap_or_else(|| {
             let earlier = self.settings.seconds(head_start);
-            // Behind the frontier, a ticket would be admitted without a free place.
+            // Behind the frontier, its turn would come at once.
             let first = view.frontier().second() + 1;
             self.key.issue(holder, second.saturating_sub(earlier).max(first).min(second), 0)
         });
@@ -242,14 +308,14 @@ impl WaitingRoom {
             let queued_at = ticket.queued_at.second();
             if is_new && queued_at < epoch.start() {
                 counts.count_early(holder, queued_at);
-            } else {
+            } else if !is_past {
                 counts.count(holder, queued_at);
             }
-            ticket.counted_at = counted_at;
+            ticket.counted_at = counting_time(epoch, second);
         }
         let place = view.place(ticket.queued_at);
         let expected_wait = view.expected_wait(place);
-        RoomAnswer::Waiting(WaitingPlace {
+        WaitingPlace {
             ticket: match sent.and_then(|text| text.try_into().ok()) {
                 // A ticket has one text: signing it again would give the same.
                 Some(text) if opened == Some(ticket) => text,
@@ -257,10 +323,15 @@ impl WaitingRoom {
             },
             place,
             expected_wait,
-            retry_after: self.retry_after(holder, expected_wait),
+            retry_after: if is_past {
+                retry_within(holder, TURN_RETRY)
+            } else {
+                self.retry_after(holder, expected_wait)
+            },
             is_new,
+            is_turn: is_past && !self.is_closed(),
             fault,
-        })
+        }
     }
 
     /// Verifies a ticket at the time `second`.
@@ -288,9 +359,13 @@ impl WaitingRoom {
     /// different callers.
     fn retry_after(&self, holder: u64, expected_wait: u64) -> u64 {
         let longest = self.settings.max_retry();
-        let retry = (expected_wait / 4).clamp(3.min(longest), longest);
-        retry - holder % (retry / 3 + 1)
+        retry_within(holder, (expected_wait / 4).clamp(TURN_RETRY.min(longest), longest))
     }
+}
+
+/// A time of at most `longest` seconds, and at least two thirds of it, that differs between callers.
+fn retry_within(holder: u64, longest: u64) -> u64 {
+    longest - holder % (longest / 3 + 1)
 }
 
 /// The time that a ticket gets when it is counted in `epoch`, in seconds: one within the epoch.

@@ -6,7 +6,7 @@ use tidegate::{
     throttle::waiting_room::{
         QueueTime, RedisRoomStore, RoomEpoch, RoomStore,
         counts::IntervalCount,
-        state::{RoomCall, RoomReply, RoomState, Standing},
+        state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
 };
 
@@ -50,7 +50,9 @@ fn random_call(random: &mut SplitMix64, now: StoreTime) -> RoomCall {
         active: Some(below(random, 1_100)).filter(|_| !random.next_u64().is_multiple_of(4)),
         max_active: 1_000,
         frontier: QueueTime::of_second(second - below(random, 300)),
-        grant: 65_000,
+        hold: 65_000,
+        ask: [20_000, 6_000, 1_000][below(random, 3) as usize],
+        entering: below(random, 3),
         head_start: [0, 0, 60_000, 300_000][below(random, 4) as usize],
         share: 1,
     }
@@ -68,10 +70,26 @@ async fn assert_alike(
     reply
 }
 
+/// Lets random users take places in both; both must answer alike. Returns how many got one.
+async fn claim_alike(
+    store: &mut RedisRoomStore,
+    state: &mut RoomState,
+    random: &mut SplitMix64,
+    now: StoreTime,
+) -> usize {
+    let epoch = RoomEpoch::at(now.as_unix_ms() / 1_000, LENGTH);
+    // Some of them ask again, and some hashes do not fit a float.
+    let holder = |_| u64::MAX - random.next_u64() % 3_000;
+    let holders: Vec<u64> = (0..40).map(holder).collect();
+    let seats = store.claim(epoch, &holders).await.expect("seats");
+    assert_eq!(seats, state.claim(epoch, &holders, now), "{holders:?}");
+    seats.into_iter().filter(|seat| *seat == Seat::Taken).count()
+}
+
 #[tokio::test]
 async fn rust_and_lua_move_the_frontier_alike() {
     let redis = RedisServer::start();
-    let mut moved = 0;
+    let (mut moved, mut taken) = (0, 0);
     for seed in 0..12 {
         redis.command::<()>(&["FLUSHALL"]);
         let clock = Clock::manual(NOW);
@@ -92,9 +110,12 @@ async fn rust_and_lua_move_the_frontier_alike() {
             let reply = assert_alike(&mut store, &mut state, &call, now).await;
             moved += u64::from(reply.granted > granted);
             granted = reply.granted;
+            if random.next_u64().is_multiple_of(3) {
+                taken += claim_alike(&mut store, &mut state, &mut random, now).await;
+            }
         }
     }
-    assert!(moved > 20, "the frontier moved {moved} times only");
+    assert!(moved > 20 && taken > 1_000, "{moved} moves of the frontier, {taken} places");
 }
 
 #[tokio::test]
@@ -113,7 +134,9 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
         active: None,
         max_active: 1_000,
         frontier: QueueTime::of_second(NOW.as_unix_ms() / 1_000 - 36_000),
-        grant: 65_000,
+        hold: 65_000,
+        ask: 20_000,
+        entering: 0,
         head_start: 0,
         share: 1,
     };
@@ -152,7 +175,13 @@ async fn overwritten_and_malformed_keys_are_replaced() {
         ("frontier", "9007199254740991"),
         ("frontier", "-5"),
         ("epoch", "9007199254740991"),
-        ("grants", "a:b,7:,9007199254740993:5"),
+        ("passed", "a:b,7:,9007199254740993:5"),
+        ("taken", "junk"),
+        ("came", "5:9007199254740993,"),
+        ("seats", "1e300"),
+        ("period_length", "-1"),
+        ("average_came", "nan"),
+        ("entering", "x"),
         ("moved_at", "nan"),
         ("pending", "1e300"),
         ("complete_from", "x"),
@@ -162,6 +191,11 @@ async fn overwritten_and_malformed_keys_are_replaced() {
         let reply =
             store.exchange(&call).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
         assert!(reply.frontier.as_micros() <= NOW.as_unix_ms() * 1_000, "{field}: {reply:?}");
+        redis.command::<()>(&["SET", &format!("{counts}:users"), "junk"]);
+        store
+            .claim(call.epoch, &[1, 2])
+            .await
+            .unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
     }
     redis.command::<()>(&["HSET", &state, "profile", "junk"]);
     clock.set(NOW + 10);

@@ -7,8 +7,9 @@ use tidegate::{
     redis::RedisFailure,
     secret::SharedSecret,
     throttle::waiting_room::{
-        HeadStart, RoomAnswer, RoomSettings, RoomStore, RoomTick, RoomTicker, WaitingRoom,
-        state::{RoomCall, RoomReply, RoomState, Standing},
+        HeadStart, RoomEpoch, RoomSettings, RoomStore, RoomTick, RoomTicker, WaitingRoom,
+        desk::SeatDesk,
+        state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
 };
 
@@ -34,11 +35,23 @@ impl RoomStore for SharedRoom {
         }
         Ok(self.state.borrow_mut().exchange(call, self.now.get()))
     }
+
+    async fn claim(
+        &mut self,
+        epoch: RoomEpoch,
+        holders: &[u64],
+    ) -> Result<Vec<Seat>, RedisFailure> {
+        if self.is_lost.get() {
+            return Err(RedisFailure::Io);
+        }
+        Ok(self.state.borrow_mut().claim(epoch, holders, self.now.get()))
+    }
 }
 
 struct SimulatedGateway {
     room: Arc<WaitingRoom>,
     ticker: RoomTicker<SharedRoom>,
+    desk: SeatDesk<SharedRoom>,
     /// Its ticks are this long after the full second, in ms.
     phase: u64,
 }
@@ -48,7 +61,8 @@ impl SimulatedGateway {
         let secret = SharedSecret::from_namespace("test");
         let room = WaitingRoom::new(SETTINGS, &secret, shared.now.get());
         let ticker = RoomTicker::new(Arc::clone(&room), Some(shared.clone()));
-        Self { room, ticker, phase }
+        let desk = SeatDesk::new(Arc::clone(&room), Some(shared.clone()));
+        Self { room, ticker, desk, phase }
     }
 }
 
@@ -68,8 +82,12 @@ struct Scenario {
     clients: usize,
     /// Number of users that may be active; as many are at the start.
     max_active: u64,
+    /// The time in which they arrive, in seconds.
+    rush: usize,
     /// Percentage of clients that stop asking while they wait.
     abandon: u64,
+    /// The time after which each client stops asking, in seconds.
+    patience: Option<usize>,
     /// The seconds in which the shared state is out of reach.
     lost: std::ops::Range<usize>,
     /// The second at which all gateways are started again.
@@ -87,6 +105,9 @@ struct Outcome {
     /// Clients that were never admitted, and did not give up.
     forgotten: usize,
     replaced_tickets: u64,
+    admitted: usize,
+    /// The number of empty places while clients arrived, on average.
+    empty: f64,
 }
 
 /// The error of the estimates, in users.
@@ -124,10 +145,11 @@ impl Simulation {
             leaving[(random.next_u64() % 180) as usize] += 1;
         }
         let client = |index: usize| {
-            // A rush of a minute.
-            let arrived = 5 + index * 60 / scenario.clients;
-            let gives_up = (random.next_u64() % 100 < scenario.abandon)
-                .then(|| arrived + 10 + (random.next_u64() % 200) as usize);
+            let arrived = 5 + index * scenario.rush / scenario.clients;
+            let patience = (random.next_u64() % 100 < scenario.abandon)
+                .then(|| 10 + (random.next_u64() % 200) as usize)
+                .or(scenario.patience);
+            let gives_up = patience.map(|patience| arrived + patience);
             due[arrived].push(index as u32);
             SimulatedClient { arrived, gives_up, ..SimulatedClient::default() }
         };
@@ -162,12 +184,17 @@ impl Simulation {
             }
             self.history.push(self.active);
             self.outcome.most_active = self.outcome.most_active.max(self.active);
+            if (300..self.scenario.rush).contains(&second) {
+                let empty = self.scenario.max_active.saturating_sub(self.active) as f64;
+                self.outcome.empty += empty / (self.scenario.rush - 300) as f64;
+            }
         }
         let left =
             |client: &&SimulatedClient| client.admitted.is_none() && client.gives_up.is_none();
         self.outcome.forgotten = self.clients.iter().filter(left).count();
         let admitted =
             self.clients.iter().filter_map(|client| Some((client.arrived, client.admitted?)));
+        self.outcome.admitted = admitted.clone().count();
         self.outcome.spearman = spearman(admitted);
         self.outcome
     }
@@ -199,34 +226,46 @@ impl Simulation {
             return;
         }
         let random = self.random.next_u64();
-        let gateway = &self.gateways[(random % self.gateways.len() as u64) as usize];
+        let at = (random % self.gateways.len() as u64) as usize;
+        let gateway = &mut self.gateways[at];
         // The tail of the second: after all ticks.
         let now = NOW + second as u64 * 1_000 + 999;
+        self.shared.now.set(now);
         let holder = SplitMix64(index as u64).next_u64();
         let ticket = client.ticket.as_ref().map(<[u8; 38]>::as_slice);
-        match gateway.room.ask(holder, ticket, HeadStart::default(), now) {
-            RoomAnswer::Admitted => {
+        let waiting = gateway.room.ask(holder, ticket, HeadStart::default(), now);
+        if waiting.is_turn {
+            let seats = gateway.desk.claim(&[holder], now).now_or_never().expect("no wait");
+            if seats == [Seat::Taken] {
                 client.admitted = Some(second);
                 self.outcome.finished = second;
                 self.latest_admitted = self.latest_admitted.max(client.arrived);
                 self.active += 1;
                 self.leaving[second + 60 + (random >> 32) as usize % 120] += 1;
-            }
-            RoomAnswer::Waiting(waiting) => {
-                if client.ticket.is_some() && waiting.is_new {
-                    self.outcome.replaced_tickets += 1;
-                }
-                let overtaken = self.latest_admitted.saturating_sub(client.arrived);
-                self.outcome.overtaken = self.outcome.overtaken.max(overtaken);
-                client.ticket = Some(waiting.ticket);
-                self.due[second + waiting.retry_after as usize].push(index as u32);
+                return;
             }
         }
+        if client.ticket.is_some() && waiting.is_new {
+            self.outcome.replaced_tickets += 1;
+        }
+        let overtaken = self.latest_admitted.saturating_sub(client.arrived);
+        self.outcome.overtaken = self.outcome.overtaken.max(overtaken);
+        client.ticket = Some(waiting.ticket);
+        self.due[second + waiting.retry_after as usize].push(index as u32);
     }
 }
 
 fn small(abandon: u64) -> Scenario {
-    Scenario { gateways: 5, clients: 5_000, max_active: 1_000, abandon, lost: 0..0, restart: None }
+    Scenario {
+        gateways: 5,
+        clients: 5_000,
+        max_active: 1_000,
+        rush: 60,
+        abandon,
+        patience: None,
+        lost: 0..0,
+        restart: None,
+    }
 }
 
 #[test]
@@ -245,6 +284,27 @@ fn clients_that_give_up_hold_up_no_other() {
     let (all, half) = (Simulation::new(small(0)).run(), Simulation::new(small(50)).run());
     assert_eq!((all.forgotten, half.forgotten), (0, 0));
     assert!(half.finished * 10 < all.finished * 7, "{} and {}", half.finished, all.finished);
+}
+
+/// The oldest tickets are then always those of users who have just left.
+#[test]
+fn users_who_give_up_at_the_same_age_leave_no_place_empty() {
+    for (max_active, clients, patience) in [(3, 3_000, 30), (60, 3_000, 120), (600, 30_000, 60)] {
+        let scenario = Scenario {
+            gateways: 3,
+            clients,
+            max_active,
+            rush: 3_000,
+            patience: Some(patience),
+            ..small(0)
+        };
+        let outcome = Simulation::new(scenario).run();
+        // A user stays for two minutes.
+        let places = max_active as f64;
+        let most = places * 25.0;
+        assert!(outcome.admitted as f64 > most * 0.7, "{max_active} places: {outcome:?}");
+        assert!(outcome.most_active <= max_active + 1 + max_active / 50, "{outcome:?}");
+    }
 }
 
 #[test]

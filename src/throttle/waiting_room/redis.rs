@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ::redis::{Cmd, RedisError, aio::MultiplexedConnection};
+use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
 use super::{
-    place::QueueTime,
-    state::{ProfilePoint, RoomCall, RoomReply, Standing},
+    place::{QueueTime, RoomEpoch},
+    state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     ticker::RoomStore,
 };
 use crate::{
@@ -24,7 +24,7 @@ const EXPIRY: Duration = Duration::from_hours(1);
 type ScriptReply = (u64, u64, u64, u64, u64, u64, u64, u64, String);
 
 /// The state of one room in Redis, under the keys `NAMESPACE:{NAME}:room:LENGTH`, with the length of an epoch in
-/// seconds, and `NAMESPACE:{NAME}:room:LENGTH:EPOCH`. The braces are a hash tag: all of them are in one slot of a
+/// seconds, `NAMESPACE:{NAME}:room:LENGTH:EPOCH` and `NAMESPACE:{NAME}:room:LENGTH:EPOCH:users`. The braces are a hash tag: all of them are in one slot of a
 /// Cluster, beside the filters.
 pub struct RedisRoomStore {
     connector: Connector,
@@ -34,6 +34,7 @@ pub struct RedisRoomStore {
     prefix: String,
     clock: Clock,
     script: Script,
+    seat_script: Script,
     connection: Option<NodeConnection>,
 }
 
@@ -46,6 +47,7 @@ impl RedisRoomStore {
             connector,
             clock,
             script: Script::new(include_str!("../../../lua/waiting_room.lua")),
+            seat_script: Script::new(include_str!("../../../lua/waiting_seat.lua")),
             connection: None,
         }
     }
@@ -59,7 +61,7 @@ impl RedisRoomStore {
         for index in [epoch.previous().index, epoch.index] {
             command.arg(format!("{prefix}{length}:{index}"));
         }
-        let now = self.clock.manual_now().map_or(0, StoreTime::as_unix_ms);
+        let now = self.manual_now();
         let standing = match standing {
             Standing::Silent => 0,
             Standing::Calm => 1,
@@ -71,12 +73,55 @@ impl RedisRoomStore {
             Some(active) => command.arg(active),
             None => command.arg(-1),
         };
-        command.arg(call.max_active).arg(call.frontier.as_micros()).arg(call.grant);
-        command.arg(EXPIRY.as_secs()).arg(call.head_start).arg(previous.len());
+        command.arg(call.max_active).arg(call.frontier.as_micros()).arg(call.hold);
+        command.arg(EXPIRY.as_secs()).arg(call.head_start).arg(call.ask).arg(call.entering);
+        command.arg(previous.len());
         for count in previous.iter().chain(current) {
             command.arg(count.second).arg(count.tickets);
         }
         command
+    }
+
+    /// The command by which users ask for places.
+    fn seat_command(&self, epoch: RoomEpoch, holders: &[u64], by: ScriptRef) -> Cmd {
+        let (prefix, length) = (&self.prefix, epoch.length);
+        let mut command = self.seat_script.command(by);
+        command.arg(3).arg(format!("{prefix}{length}"));
+        for index in [epoch.previous().index, epoch.index] {
+            command.arg(format!("{prefix}{length}:{index}:users"));
+        }
+        command.arg(self.manual_now()).arg(length * 3 + 10).arg(holders);
+        command
+    }
+
+    /// The time for the scripts: 0 stands for Redis' clock.
+    fn manual_now(&self) -> u64 {
+        self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
+    }
+
+    /// Calls a script within [`TIMEOUT`].
+    async fn call<T: FromRedisValue>(
+        &mut self,
+        command: impl Fn(&Self, ScriptRef) -> Cmd,
+    ) -> Result<T, RedisFailure> {
+        let clock = self.clock.clone();
+        let calling = async {
+            let connection = self.connected().await?;
+            let reply = Script::invoke(
+                |by| command(self, by),
+                |command| {
+                    let mut connection = connection.clone();
+                    async move { command.query_async(&mut connection).await }
+                },
+            );
+            reply.await.map_err(|error: RedisError| self.connector.classify_error(&error))
+        };
+        let outcome = clock.timeout(TIMEOUT, calling).await;
+        let outcome = outcome.unwrap_or(Err(RedisFailure::Timeout));
+        if outcome.as_ref().is_err_and(|failure| *failure != RedisFailure::Server) {
+            self.connection = None;
+        }
+        outcome
     }
 
     /// The connection, opened if there is none or the server has come up again since.
@@ -92,24 +137,27 @@ impl RedisRoomStore {
 
 impl RoomStore for RedisRoomStore {
     async fn exchange(&mut self, call: &RoomCall) -> Result<RoomReply, RedisFailure> {
-        let clock = self.clock.clone();
-        let exchanging = async {
-            let connection = self.connected().await?;
-            let command = |by| self.command(call, by);
-            let reply: Result<ScriptReply, RedisError> = Script::invoke(command, |command| {
-                let mut connection = connection.clone();
-                async move { command.query_async(&mut connection).await }
-            })
-            .await;
-            reply.map_err(|error| self.connector.classify_error(&error))
-        };
-        let outcome = clock.timeout(TIMEOUT, exchanging).await;
-        let outcome = outcome.unwrap_or(Err(RedisFailure::Timeout)).and_then(parse);
-        if outcome.as_ref().is_err_and(|failure| *failure != RedisFailure::Server) {
+        let outcome = self.call(|store, by| store.command(call, by)).await.and_then(parse);
+        if outcome.as_ref().is_err_and(|failure| *failure == RedisFailure::Reply) {
             self.connection = None;
         }
         outcome
     }
+
+    async fn claim(
+        &mut self,
+        epoch: RoomEpoch,
+        holders: &[u64],
+    ) -> Result<Vec<Seat>, RedisFailure> {
+        let seats: Vec<u8> = self.call(|store, by| store.seat_command(epoch, holders, by)).await?;
+        let seats: Option<Vec<Seat>> = seats.into_iter().map(parse_seat).collect();
+        seats.filter(|seats| seats.len() == holders.len()).ok_or(RedisFailure::Reply)
+    }
+}
+
+/// The answer to one user.
+fn parse_seat(number: u8) -> Option<Seat> {
+    [Seat::None, Seat::Taken, Seat::Kept].get(usize::from(number)).copied()
 }
 
 /// The reply of the script.

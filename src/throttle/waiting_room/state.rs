@@ -1,12 +1,16 @@
 //! The state that gateways share: how many tickets wait in which interval of places, and the frontier, up to which
 //! tickets are admitted. Pure: the time is a parameter. `lua/waiting_room.lua` is its twin in Redis.
 //!
-//! Once a second, for all gateways together, the frontier moves over as many counted tickets as there are free places:
-//! `max_active`, less the active users, less the places that were granted lately, whose users may not be among the
-//! active ones yet. It never moves back.
+//! Once a second, for all gateways together, the frontier moves over as many counted tickets as fill the free places:
+//! `max_active`, less the active users, less the places that were taken lately, whose users may not be among the
+//! active ones yet. It never moves back. A user up to the frontier takes a place when it asks (`seats`).
+
+mod seats;
 
 use std::collections::BTreeMap;
 
+pub use self::seats::Seat;
+use self::seats::{SeatStep, Seats};
 use super::{
     counts::IntervalCount,
     place::{FIRST_NEW, QueueTime, RoomEpoch},
@@ -22,11 +26,8 @@ pub const SETTLE: u64 = 3_000;
 /// Time for which a gateway's report that it throttles is valid, in ms.
 pub const REPORT_VALID: u64 = 3_000;
 
-/// Time without an exchange, in ms, after which counts may be missing, and gateways may have granted places alone.
+/// Time without an exchange, in ms, after which counts may be missing, and gateways may have given out places alone.
 const GAP: u64 = 5_000;
-
-/// Number of periods in which granted places are kept.
-const GRANT_PERIODS: u64 = 16;
 
 /// Each point of a profile has this many times the tickets of the one before it.
 const POINT_GROWTH: f64 = 1.1;
@@ -59,8 +60,12 @@ pub struct RoomCall {
     pub max_active: u64,
     /// The gateway's own frontier, from which a lost state starts again.
     pub frontier: QueueTime,
-    /// Time for which a granted place is kept for its user, in ms.
-    pub grant: u64,
+    /// Time for which no place is given out after an outage, in ms.
+    pub hold: u64,
+    /// The longest time between two requests of a waiting user, in ms.
+    pub ask: u64,
+    /// The number of users whose first request is in flight at the gateway.
+    pub entering: u64,
     /// The longest head start, in ms: how far the frontier stays behind while all users are admitted, so that users with
     /// a head start have places of their own in front of the queue.
     pub head_start: u64,
@@ -92,9 +97,9 @@ pub struct RoomReply {
     pub now: StoreTime,
     /// Number of exchanges in the last step: about the number of gateways.
     pub gateways: u64,
-    /// Places granted since the state began.
+    /// Tickets that the frontier has passed since the state began.
     pub granted: u64,
-    /// Places that are kept for users now.
+    /// Users who may not be active yet: they have taken a place lately, or are expected to take a free one.
     pub pending: u64,
     /// Waiting tickets by place.
     pub profile: Vec<ProfilePoint>,
@@ -147,7 +152,7 @@ pub struct RoomState {
     next_epoch: u64,
     next_base: u64,
     moved_at: u64,
-    /// No place is granted before this time.
+    /// No place is given out before this time.
     held_until: u64,
     throttled_at: u64,
     demanded_at: u64,
@@ -158,8 +163,7 @@ pub struct RoomState {
     gateways: u64,
     granted: u64,
     pending: u64,
-    /// Granted places by period.
-    grants: BTreeMap<u64, u64>,
+    seats: Seats,
     tables: BTreeMap<u64, EpochTable>,
     profile: Vec<ProfilePoint>,
 }
@@ -173,6 +177,7 @@ impl RoomState {
             self.add(epoch, counts);
         }
         self.calls += 1;
+        self.seats.report(call.entering);
         self.active = self.active.max(call.active);
         let is_calm = self.report(call.standing, time);
         let is_due = self.moved_at > time || time - self.moved_at >= STEP;
@@ -192,12 +197,18 @@ impl RoomState {
         }
     }
 
-    /// Moves the frontier up to `frontier`, if it is behind.
+    /// Adopts the frontier of another state.
     pub fn follow(&mut self, frontier: QueueTime) {
-        self.frontier = self.frontier.max(frontier.as_micros());
+        self.frontier = frontier.as_micros();
     }
 
-    /// Grants no place before `until`.
+    /// Lets each of `holders`, whose turn it is, take a place if one is free. `epoch` is that of `now`.
+    pub fn claim(&mut self, epoch: RoomEpoch, holders: &[u64], now: StoreTime) -> Vec<Seat> {
+        let at = [now, StoreTime::from_unix_ms(self.moved_at)];
+        holders.iter().map(|holder| self.seats.claim(epoch, *holder, at)).collect()
+    }
+
+    /// Gives out no place before `until`.
     pub fn hold(&mut self, until: StoreTime) {
         self.held_until = self.held_until.max(until.as_unix_ms());
     }
@@ -251,47 +262,44 @@ impl RoomState {
     fn step(&mut self, call: &RoomCall, time: u64, is_calm: bool) {
         let gap = time.saturating_sub(self.moved_at);
         if self.moved_at > 0 && gap > GAP {
-            self.held_until = time + gap.min(call.grant);
+            self.held_until = time + gap.min(call.hold);
+            self.seats.forget_shares();
         }
         self.moved_at = time;
         // A clock that was set back ends a hold.
-        self.held_until = self.held_until.min(time + call.grant);
+        self.held_until = self.held_until.min(time + call.hold);
         (self.gateways, self.calls) = (self.calls, 0);
-        let period_length = call.grant.div_ceil(GRANT_PERIODS).max(1);
-        let period = time / period_length;
-        self.grants.retain(|at, _| *at <= period && *at + GRANT_PERIODS >= period);
-        self.pending = self.grants.values().sum();
+        let entering = self.seats.begin(SeatStep { time, gap, ask: call.ask });
         let active = self.active.take();
         if is_calm {
             self.calm_at = time;
             self.frontier = self.frontier.max(time.saturating_sub(call.head_start) * 1_000);
         }
         let is_settled = time >= call.epoch.start() * 1_000 + SETTLE;
-        let has_counts =
-            call.epoch.index >= self.complete_from && is_settled && time >= self.held_until;
+        let has_counts = call.epoch.index >= self.complete_from && time >= self.held_until;
         let free = match active {
             Some(active) if has_counts && !is_calm => {
                 // Without the shared state, a gateway fills its part of all places: it cannot see what others admit.
                 let places = call.max_active as f64 / call.share.max(1) as f64;
-                (places - active as f64 - self.pending as f64).max(0.0)
+                Some((places - active as f64 - entering as f64).max(0.0))
             }
-            _ => 0.0,
+            _ => None,
         };
-        let left = self.walk(call, free, time);
-        let granted = (free - left).ceil() as u64;
-        if granted > 0 {
-            self.granted += granted;
-            self.pending += granted;
-            *self.grants.entry(period).or_default() += granted;
-        }
+        let wanted = self.seats.give_out(free);
+        let wanted = if is_settled { wanted } else { 0.0 };
+        let left = self.walk(call, wanted, time);
+        let passed = (wanted - left).ceil() as u64;
+        self.granted += passed;
+        self.seats.pass(passed, time);
+        self.pending = entering + self.seats.expected().min(free.unwrap_or(0.0)).ceil() as u64;
     }
 
-    /// Moves the frontier over at most `free` waiting tickets that are settled at `time`, and makes the profile of the
-    /// others. Returns the places that are left.
-    fn walk(&mut self, call: &RoomCall, free: f64, time: u64) -> f64 {
+    /// Moves the frontier over at most `wanted` waiting tickets that are settled at `time`, and makes the profile of the
+    /// others. Returns by how many it moved less.
+    fn walk(&mut self, call: &RoomCall, wanted: f64, time: u64) -> f64 {
         let (epoch, settled) = (call.epoch, time.saturating_sub(SETTLE) / 1_000);
         let intervals = self.intervals(epoch);
-        let (mut left, mut waiting, mut shown) = (free, 0.0_f64, 0.0_f64);
+        let (mut left, mut waiting, mut shown) = (wanted, 0.0_f64, 0.0_f64);
         let mut first_waiting = None;
         let mut last = 0;
         self.profile.clear();

@@ -7,7 +7,7 @@ use super::{
     WaitingRoom,
     counts::{EpochCounts, IntervalCount},
     place::{QueueTime, RoomEpoch},
-    state::{ProfilePoint, RoomCall, RoomReply, RoomState, Standing},
+    state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     view::RoomView,
 };
 use crate::{clock::StoreTime, redis::RedisFailure};
@@ -30,6 +30,15 @@ pub trait RoomStore {
     ///
     /// If the store cannot be reached or gives no valid reply.
     async fn exchange(&mut self, call: &RoomCall) -> Result<RoomReply, RedisFailure>;
+
+    /// Lets users, whose turn it is, take places: one round trip with a timeout. `epoch` is the current one. The seats
+    /// are in the order of the `holders`.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn claim(&mut self, epoch: RoomEpoch, holders: &[u64])
+    -> Result<Vec<Seat>, RedisFailure>;
 }
 
 /// What a gateway knows at a tick.
@@ -54,8 +63,6 @@ pub struct RoomTicker<S> {
     room: Arc<WaitingRoom>,
     /// `None` if this gateway is alone.
     store: Option<S>,
-    /// The room as this gateway alone sees it.
-    own: RoomState,
     /// Counts that were not sent yet, by epoch and second.
     unsent: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// The counts of the previous epoch, to which a worker may still add.
@@ -74,7 +81,6 @@ impl<S: RoomStore> RoomTicker<S> {
         Self {
             room,
             store,
-            own: RoomState::default(),
             unsent: BTreeMap::new(),
             previous: None,
             base,
@@ -98,7 +104,9 @@ impl<S: RoomStore> RoomTicker<S> {
             active: tick.active.filter(|_| !self.room.is_closed()),
             max_active: tick.max_active,
             frontier: self.room.view().frontier(),
-            grant: self.room.settings.grant(),
+            hold: self.room.settings.hold(),
+            ask: self.room.settings.max_retry() * 1_000,
+            entering: self.room.entering(),
             head_start: tick.head_start,
             share: self.gateways,
         };
@@ -122,15 +130,17 @@ impl<S: RoomStore> RoomTicker<S> {
                     frontier: reply.frontier,
                     ..call
                 };
-                self.own.exchange(&follow, tick.now);
-                self.own.follow(reply.frontier);
-                // Its first own place is granted when all shared ones were taken or have expired.
-                self.own.hold(tick.now + self.room.settings.grant());
+                let mut own = self.room.own.lock();
+                own.exchange(&follow, tick.now);
+                own.follow(reply.frontier);
+                // It gives out its first own place when the users are known that others have admitted.
+                own.hold(tick.now + self.room.settings.hold());
+                drop(own);
                 self.rate.source = ReplySource::Shared;
                 self.publish(reply, 1, &tick);
             }
             Err(failure) => {
-                self.room.stats.failures[failure.index()].add(1);
+                self.room.stats.count_failure(*failure);
                 if self.room.view().is_synced() {
                     self.exchange_alone(&call, &tick);
                 }
@@ -141,7 +151,7 @@ impl<S: RoomStore> RoomTicker<S> {
 
     /// Exchanges with this gateway's own state.
     fn exchange_alone(&mut self, call: &RoomCall, tick: &RoomTick) -> RoomReply {
-        let reply = self.own.exchange(call, tick.now);
+        let reply = self.room.own.lock().exchange(call, tick.now);
         self.rate.source = ReplySource::Own;
         self.publish(&reply, call.share, tick);
         reply
@@ -207,16 +217,14 @@ impl<S: RoomStore> RoomTicker<S> {
         let all = |point: &ProfilePoint| ProfilePoint { tickets: point.tickets * share, ..*point };
         // Never ahead of the clock, which may be set back.
         let latest = QueueTime::from_micros(now.as_unix_ms() * 1_000);
-        // A gateway that has just started follows the shared frontier, wherever it is.
-        let frontier =
-            if before.is_synced { before.frontier.max(reply.frontier) } else { reply.frontier };
         self.room.view.store(Arc::new(RoomView {
-            frontier: frontier.min(latest),
+            frontier: reply.frontier.min(latest),
             profile: reply.profile.iter().map(all).collect(),
             pending: reply.pending * share,
             granted: reply.granted,
             rate: rate.max(MIN_RATE),
             is_synced: true,
+            is_shared: self.rate.source == ReplySource::Shared,
             is_demanded: reply.is_demanded(),
             at: now,
         }));

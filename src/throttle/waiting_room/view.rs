@@ -12,14 +12,16 @@ pub struct RoomView {
     pub(super) frontier: QueueTime,
     /// The waiting tickets by place, in the order of places.
     pub(super) profile: Vec<ProfilePoint>,
-    /// Places that are kept for users who may not be active yet.
+    /// Users who are admitted, but may not be active yet.
     pub(super) pending: u64,
-    /// Places granted since the shared state began.
+    /// Tickets whose turn has come since the shared state began.
     pub(super) granted: u64,
-    /// Tickets that are admitted in a second, on average.
+    /// Tickets whose turn comes in a second, on average.
     pub(super) rate: f64,
     /// True once the shared state was read.
     pub(super) is_synced: bool,
+    /// True if it is the state of all gateways, not that of this one alone.
+    pub(super) is_shared: bool,
     /// True if a gateway throttles because too many users are active.
     pub(super) is_demanded: bool,
     /// The time of the exchange.
@@ -35,18 +37,19 @@ impl RoomView {
             granted: 0,
             rate: 0.0,
             is_synced: false,
+            is_shared: false,
             is_demanded: false,
             at: now,
         }
     }
 
-    /// The last place that is admitted.
+    /// The last place whose turn has come.
     pub fn frontier(&self) -> QueueTime {
         self.frontier
     }
 
-    /// True if a ticket with this place is admitted.
-    pub fn admits(&self, queued_at: QueueTime) -> bool {
+    /// True if it is the turn of a ticket with this place.
+    pub fn is_turn(&self, queued_at: QueueTime) -> bool {
         self.is_synced && queued_at <= self.frontier
     }
 
@@ -55,12 +58,12 @@ impl RoomView {
         self.profile.last().map_or(0, |point| point.tickets)
     }
 
-    /// Places that are kept for users who may not be active yet.
+    /// Users who may not be active yet: they have taken a place lately, or are expected to take a free one.
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Places granted since the shared state began.
+    /// Tickets whose turn has come since the shared state began.
     pub fn granted(&self) -> u64 {
         self.granted
     }

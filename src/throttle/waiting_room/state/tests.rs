@@ -23,7 +23,9 @@ fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
         active,
         max_active: 100,
         frontier: QueueTime::of_second(START),
-        grant: 65_000,
+        hold: 65_000,
+        ask: 20_000,
+        entering: 0,
         head_start: 0,
         share: 1,
     }
@@ -41,17 +43,80 @@ fn filled() -> RoomState {
     state
 }
 
+/// The number of `holders` that get a place at `second`.
+fn take(state: &mut RoomState, holders: std::ops::Range<u64>, second: u64) -> usize {
+    let holders: Vec<u64> = holders.collect();
+    let seats = state.claim(RoomEpoch::at(START + second, LENGTH), &holders, time(second));
+    seats.into_iter().filter(|seat| *seat == Seat::Taken).count()
+}
+
 #[test]
 fn the_frontier_passes_as_many_tickets_as_there_are_places() {
     let mut state = filled();
     let reply = state.exchange(&call(8, &[], Some(85)), time(8));
     assert_eq!(reply.frontier, QueueTime::from_micros(micros(1).as_micros() + 500_000));
     assert_eq!((reply.granted, reply.pending, reply.waiting()), (15, 15, 35));
-    // The places stay taken until their users are counted as active, or the time has passed.
+    // Their users have time to ask.
     let reply = state.exchange(&call(9, &[], Some(85)), time(9));
     assert_eq!((reply.granted, reply.waiting()), (15, 35));
     let reply = state.exchange(&call(10, &[], Some(80)), time(10));
     assert_eq!((reply.granted, reply.frontier), (20, micros(2)));
+}
+
+#[test]
+fn no_more_places_are_taken_than_are_free() {
+    let mut state = filled();
+    state.exchange(&call(8, &[], Some(90)), time(8));
+    assert_eq!((take(&mut state, 0..7, 8), take(&mut state, 7..20, 8)), (7, 3));
+    let again = state.claim(RoomEpoch::at(START + 8, LENGTH), &[3, 15], time(8));
+    assert_eq!(again, [Seat::Kept, Seat::None], "a user takes one place");
+    // Until they are counted as active.
+    let reply = state.exchange(&call(9, &[], Some(90)), time(9));
+    assert_eq!((reply.pending, take(&mut state, 20..30, 9)), (10, 0));
+    state.exchange(&call(10, &[], Some(95)), time(10));
+    assert_eq!(take(&mut state, 20..30, 10), 0, "five of them are active");
+    state.exchange(&call(15, &[], Some(95)), time(15));
+    assert_eq!(take(&mut state, 20..30, 15), 5);
+}
+
+#[test]
+fn a_place_is_kept_while_the_first_response_is_on_its_way() {
+    let mut state = filled();
+    state.exchange(&call(8, &[], Some(90)), time(8));
+    assert_eq!(take(&mut state, 0..10, 8), 10);
+    for second in 9..20 {
+        let entering = RoomCall { entering: 4, ..call(second, &[], Some(90)) };
+        state.exchange(&entering, time(second));
+    }
+    assert_eq!(take(&mut state, 20..40, 20), 6);
+}
+
+#[test]
+fn places_wait_for_gateways_to_exchange() {
+    let mut state = filled();
+    state.exchange(&call(8, &[], Some(90)), time(8));
+    assert_eq!(take(&mut state, 0..1, 14), 0);
+    assert_eq!(take(&mut state, 0..1, 13), 1);
+}
+
+/// Users who gave up are passed, more of them each time, until others come.
+#[test]
+fn the_frontier_runs_ahead_over_users_who_do_not_come() {
+    let mut state = RoomState::default();
+    let mut passed = Vec::new();
+    for second in 5..200 {
+        // All tickets ask in each epoch, as those of users who leave and of those who follow them.
+        let tickets: Vec<_> = (0..1_000).map(|second| (second, 10)).collect();
+        let tickets: &[_] = if second % LENGTH == 5 { &tickets } else { &[] };
+        let mut old = call(second, tickets, Some(98));
+        old.counted[1].iter_mut().for_each(|count| count.second -= 2_000);
+        old.frontier = QueueTime::of_second(START - 2_000);
+        passed.push(state.exchange(&old, time(second)).granted);
+    }
+    let steps: Vec<u64> = passed.iter().copied().step_by(25).collect();
+    assert!(steps.is_sorted(), "{steps:?}");
+    let last = passed.last().copied().unwrap_or_default();
+    assert!(last > 500, "two places: {steps:?}");
 }
 
 #[test]

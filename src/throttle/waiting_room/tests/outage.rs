@@ -4,7 +4,10 @@ use std::{cell::RefCell, rc::Rc};
 
 use futures_util::FutureExt as _;
 
-use super::{super::state::RoomState, *};
+use super::{
+    super::{desk::SeatDesk, state::RoomState},
+    *,
+};
 
 #[derive(Default)]
 struct SharedState {
@@ -24,12 +27,26 @@ impl RoomStore for SharedStore {
             Ok(shared.state.exchange(call, shared.now))
         }
     }
+
+    async fn claim(
+        &mut self,
+        epoch: RoomEpoch,
+        holders: &[u64],
+    ) -> Result<Vec<Seat>, RedisFailure> {
+        let shared = &mut *self.0.borrow_mut();
+        if shared.is_lost {
+            Err(RedisFailure::Io)
+        } else {
+            Ok(shared.state.claim(epoch, holders, shared.now))
+        }
+    }
 }
 
 struct TwoGateways {
     shared: Rc<RefCell<SharedState>>,
     rooms: [Arc<WaitingRoom>; 2],
     tickers: [RoomTicker<SharedStore>; 2],
+    desks: [SeatDesk<SharedStore>; 2],
     now: StoreTime,
 }
 
@@ -38,10 +55,10 @@ impl TwoGateways {
         let shared = Rc::<RefCell<SharedState>>::default();
         let secret = SharedSecret::from_namespace("test");
         let rooms = [(); 2].map(|()| WaitingRoom::new(SETTINGS, &secret, START));
-        let tickers = rooms
-            .each_ref()
-            .map(|room| RoomTicker::new(Arc::clone(room), Some(SharedStore(Rc::clone(&shared)))));
-        let mut gateways = Self { shared, rooms, tickers, now: START };
+        let store = || Some(SharedStore(Rc::clone(&shared)));
+        let tickers = rooms.each_ref().map(|room| RoomTicker::new(Arc::clone(room), store()));
+        let desks = rooms.each_ref().map(|room| SeatDesk::new(Arc::clone(room), store()));
+        let mut gateways = Self { shared, rooms, tickers, desks, now: START };
         gateways.tick(100);
         gateways
     }
@@ -67,16 +84,21 @@ impl TwoGateways {
         self.shared.borrow_mut().is_lost = is_lost;
     }
 
-    fn ask(&self, at: usize, holder: u64, ticket: Option<&[u8]>) -> RoomAnswer {
-        self.rooms[at].ask(holder, ticket, HeadStart::default(), self.now)
+    /// Asks, and takes a place if it is the user's turn. True if it is admitted.
+    fn ask(&mut self, at: usize, holder: u64, ticket: Option<&[u8]>) -> (WaitingPlace, bool) {
+        let place = self.rooms[at].ask(holder, ticket, HeadStart::default(), self.now);
+        if !place.is_turn {
+            return (place, false);
+        }
+        let claimed = self.desks[at].claim(&[holder], self.now).now_or_never().expect("no wait");
+        (place, claimed == [Seat::Taken])
     }
 
     /// The ticket of a user that must wait.
-    fn wait(&self, at: usize, holder: u64, ticket: Option<&[u8]>) -> [u8; TICKET_LEN] {
-        match self.ask(at, holder, ticket) {
-            RoomAnswer::Waiting(waiting) => waiting.ticket,
-            RoomAnswer::Admitted => panic!("{holder} is admitted"),
-        }
+    fn wait(&mut self, at: usize, holder: u64, ticket: Option<&[u8]>) -> [u8; TICKET_LEN] {
+        let (place, is_admitted) = self.ask(at, holder, ticket);
+        assert!(!is_admitted, "{holder} is admitted");
+        place.ticket
     }
 }
 
@@ -106,5 +128,5 @@ fn a_gateway_alone_grants_no_place_that_others_may_have_granted() {
     }
     assert_eq!(gateways.rooms[0].view().granted(), 0);
     (0..16).for_each(|_| gateways.tick(0));
-    assert_eq!(gateways.ask(0, 1, Some(&ticket)), RoomAnswer::Admitted);
+    assert!(gateways.ask(0, 1, Some(&ticket)).1);
 }

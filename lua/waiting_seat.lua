@@ -1,0 +1,67 @@
+-- Gives places of the waiting room to users whose turn it is, as long as places are free. The twin of
+-- src/throttle/waiting_room/state/seats.rs; lua/waiting_room.lua sets the number of free places once a second.
+--
+-- KEYS[1]  the state of the room: a hash
+-- KEYS[2]  the users who took a place in the epoch before the current one: a set
+-- KEYS[3]  the users who took a place in the current epoch
+-- ARGV[1]  now in ms, which only tests pass; 0: this server's clock
+-- ARGV[2]  the TTL of KEYS[3], in s
+-- ARGV[3]  and on: the users, by hashes
+-- Returns  for each user 0: no place is free, 1: it takes one, 2: it took one before
+local call = redis.call
+local floor = math.floor
+local MAX_AGE, ONE = 5000, 1000000
+
+local function number(text)
+  local value = tonumber(text or 0)
+  if not value or not (value >= 0 and value < 9007199254740992) then return 0 end
+  return floor(value)
+end
+local function digits(value) return string.format('%.0f', value) end
+
+-- Deletes a key that another program has overwritten, so that it can be written again.
+for at, key in ipairs(KEYS) do
+  local kind = call('TYPE', key).ok
+  if kind ~= (at == 1 and 'hash' or 'set') and kind ~= 'none' then call('DEL', key) end
+end
+
+local now = ARGV[1] + 0
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+end
+local fields = call('HMGET', KEYS[1], 'seats', 'moved_at', 'period_length', 'taken', 'refused', 'came', 'average_came')
+local free, moved_at, period_length = number(fields[1]), number(fields[2]), math.max(number(fields[3]), 1)
+local average_came = number(fields[7])
+if now - moved_at > MAX_AGE then free = 0 end
+
+-- Adds to the last period of a text AT:NUMBER,...
+local function add(text, at, new)
+  text = text or ''
+  if new == 0 then return text end
+  local head, last, count = string.match(text, '^(.-),?(%d+):(%d+)$')
+  if last and number(last) == at then text, new = head, new + number(count) end
+  return text .. (text == '' and '' or ',') .. digits(at) .. ':' .. digits(new)
+end
+
+local answers, took, found_none = {}, 0, 0
+for at = 3, #ARGV do
+  local user, answer = ARGV[at], 0
+  if call('SISMEMBER', KEYS[2], user) == 1 or call('SISMEMBER', KEYS[3], user) == 1 then
+    answer = 2
+  elseif took < free then
+    took, answer = took + 1, 1
+    call('SADD', KEYS[3], user)
+  else
+    found_none = found_none + 1
+  end
+  answers[#answers + 1] = answer
+end
+if took > 0 then call('EXPIRE', KEYS[3], ARGV[2]) end
+if took + found_none > 0 and call('EXISTS', KEYS[1]) == 1 then
+  local second = floor(now / 1000)
+  call('HSET', KEYS[1], 'seats', digits(math.max(number(fields[1]) - took, 0)), 'taken', add(fields[4], second, took),
+    'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took),
+    'average_came', digits(average_came + took * ONE))
+end
+return answers
