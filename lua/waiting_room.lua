@@ -26,7 +26,7 @@ local floor = math.floor
 local NEW, MAX_DISTANCE = 1000, 131071
 local STEP, SETTLE, REPORT_VALID, GAP = 1000, 3000, 3000, 5000
 local PERIODS, GROWTH = 16, 1.1
-local KNOWN_ELSEWHERE, ASKS_AGAIN, MIN_SHARE, ONE = 5, 3, 1 / 1024, 1000000
+local KNOWN_ELSEWHERE, ASKS_AGAIN, MEMORY, MIN_SHARE, ONE = 5, 3, 8, 1 / 1024, 1000000
 
 local function number(text)
   local value = tonumber(text or 0)
@@ -217,17 +217,18 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   moved_at, gateways, calls = now, calls, 0
   period_length = math.max(math.ceil(ask / PERIODS), 1)
   local second, period = floor(now / 1000), floor(now / period_length)
-  local promises, arrived, ended, asked_again, known_soon, _
+  local promises, arrived, ended, ended_came, asked_again, known_soon, _
   passed, _, ended = forget(passed, period, PERIODS)
   promised, promises = forget(promised, period, PERIODS)
-  came, arrived = forget(came, period, PERIODS)
+  came, arrived, ended_came = forget(came, period, PERIODS)
   refused, asked_again = forget(refused, second, ASKS_AGAIN)
   taken, known_soon = forget(taken, second, KNOWN_ELSEWHERE)
-  local span = math.max(ask * 2, 1)
+  local span = math.max(ask * MEMORY, 1)
   local function decay(average)
     return average - math.min(floor(average * math.min(gap, span) / span), average)
   end
-  average_passed, average_came = decay(average_passed) + ended * ONE, decay(average_came)
+  average_passed = decay(average_passed) + ended * ONE
+  average_came = decay(average_came) + ended_came * ONE
   known_soon = known_soon + math.max(entering, entering_before)
   entering, entering_before = 0, entering
   if is_calm then
@@ -236,7 +237,7 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   end
   local is_settled = now >= epoch * length * 1000 + SETTLE
   local has_counts = epoch >= number(state.complete_from) and now >= held_until
-  local share = (average_came + (asked_again + 1) * ONE) / (average_passed + ONE)
+  local share = (average_came + (arrived + asked_again + 1) * ONE) / (average_passed + ONE)
   share = math.max(math.min(share, 1), MIN_SHARE)
   local function open() return math.max(promises - arrived * ONE, 0) end
   local function expected() return asked_again + open() / ONE end

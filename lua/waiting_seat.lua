@@ -10,7 +10,7 @@
 -- Returns  for each user 0: no place is free, 1: it takes one, 2: it took one before
 local call = redis.call
 local floor = math.floor
-local MAX_AGE, ONE = 5000, 1000000
+local MAX_AGE = 5000
 
 local function number(text)
   local value = tonumber(text or 0)
@@ -30,9 +30,8 @@ if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 end
-local fields = call('HMGET', KEYS[1], 'seats', 'moved_at', 'period_length', 'taken', 'refused', 'came', 'average_came')
+local fields = call('HMGET', KEYS[1], 'seats', 'moved_at', 'period_length', 'taken', 'refused', 'came')
 local free, moved_at, period_length = number(fields[1]), number(fields[2]), math.max(number(fields[3]), 1)
-local average_came = number(fields[7])
 if now - moved_at > MAX_AGE then free = 0 end
 
 -- Adds to the last period of a text AT:NUMBER,...
@@ -61,7 +60,6 @@ if took > 0 then call('EXPIRE', KEYS[3], ARGV[2]) end
 if took + found_none > 0 and call('EXISTS', KEYS[1]) == 1 then
   local second = floor(now / 1000)
   call('HSET', KEYS[1], 'seats', digits(math.max(number(fields[1]) - took, 0)), 'taken', add(fields[4], second, took),
-    'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took),
-    'average_came', digits(average_came + took * ONE))
+    'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took))
 end
 return answers

@@ -66,6 +66,9 @@ use crate::{clock::StoreTime, counter::Counter, redis::RedisFailure, secret::Sha
 /// Time after which a token is known to be active at all gateways, in ms.
 const KNOWN_ELSEWHERE: u64 = 5_000;
 
+/// Time until all gateways know whose turn it is, with some reserve, in ms.
+const LEARNS_OF_TURN: u64 = 3_000;
+
 /// The longest time until a user asks again that found no place free when it was its turn, in seconds.
 const TURN_RETRY: u64 = 3;
 
@@ -93,6 +96,11 @@ impl RoomSettings {
     /// The longest time between two requests of a client that does as it is asked, in seconds.
     fn max_retry(self) -> u64 {
         (self.ticket_ttl / 3_000).max(1)
+    }
+
+    /// The longest time until a user asks whose turn has come, in ms: gateways learn of it with their next exchanges.
+    fn longest_pause(self) -> u64 {
+        self.max_retry() * 1_000 + LEARNS_OF_TURN
     }
 
     /// Time for which no place is given out after an outage, in ms: the tickets of users who left have expired, and

@@ -105,7 +105,7 @@ impl<S: RoomStore> RoomTicker<S> {
             max_active: tick.max_active,
             frontier: self.room.view().frontier(),
             hold: self.room.settings.hold(),
-            ask: self.room.settings.max_retry() * 1_000,
+            ask: self.room.settings.longest_pause(),
             entering: self.room.entering(),
             head_start: tick.head_start,
             share: self.gateways,

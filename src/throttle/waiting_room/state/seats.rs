@@ -20,6 +20,9 @@ const ASKS_AGAIN: u64 = 3;
 /// Number of periods of the time within which passed users ask.
 const PERIODS: u64 = 16;
 
+/// The time over which averages are taken, in times within which passed users ask.
+const MEMORY: u64 = 8;
+
 /// The smallest share of passed users that is taken to ask.
 const MIN_SHARE: f64 = 1.0 / 1024.0;
 
@@ -93,7 +96,7 @@ pub(super) struct Seats {
     promised: Periods,
     came: Periods,
     period_length: u64,
-    /// Averages of the same, in millionths: of passed tickets whose users had time to ask, and of places taken.
+    /// Averages, in millionths, of the passed tickets and the places taken of earlier periods.
     average_passed: u64,
     average_came: u64,
     /// Users whose first request is in flight, as reported since the last step, and before it.
@@ -123,7 +126,6 @@ impl Seats {
         self.free -= 1;
         self.taken.add(time / 1_000, 1);
         self.came.add(time / self.period_length.max(1), 1);
-        self.average_came += ONE;
         self.holders.retain(|index, _| *index + 3 >= epoch.index);
         self.holders.entry(epoch.index).or_default().insert(holder);
         Seat::Taken
@@ -139,16 +141,15 @@ impl Seats {
     pub(super) fn begin(&mut self, step: SeatStep) -> u64 {
         self.period_length = step.ask.div_ceil(PERIODS).max(1);
         let (second, period) = (step.time / 1_000, step.time / self.period_length);
-        let span = (step.ask * 2).max(1);
+        let span = (step.ask * MEMORY).max(1);
         let decay = |average: u64| {
             let lost = average as f64 * step.gap.min(span) as f64 / span as f64;
             average - (lost.floor() as u64).min(average)
         };
         self.average_passed =
             decay(self.average_passed) + self.passed.forget(period, PERIODS) * ONE;
-        self.average_came = decay(self.average_came);
+        self.average_came = decay(self.average_came) + self.came.forget(period, PERIODS) * ONE;
         self.promised.forget(period, PERIODS);
-        self.came.forget(period, PERIODS);
         self.refused.forget(second, ASKS_AGAIN);
         self.taken.forget(second, KNOWN_ELSEWHERE);
         let entering = self.entering[0].max(self.entering[1]);
@@ -184,9 +185,11 @@ impl Seats {
         self.promised.sum().saturating_sub(self.came.sum() * ONE)
     }
 
-    /// The share of passed users who come.
+    /// The share of passed users who come. Users who came lately count in full, although not all who were passed with them
+    /// had time to come: too high a share leaves a place empty for a while, too low a one lets users overtake.
     fn share(&self) -> f64 {
-        let asked = (self.average_came + (self.refused.sum() + 1) * ONE) as f64;
+        let lately = self.came.sum() + self.refused.sum() + 1;
+        let asked = (self.average_came + lately * ONE) as f64;
         (asked / (self.average_passed + ONE) as f64).clamp(MIN_SHARE, 1.0)
     }
 }
