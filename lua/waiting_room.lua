@@ -239,13 +239,12 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   local has_counts = epoch >= number(state.complete_from) and now >= held_until
   local share = (average_came + (arrived + asked_again + 1) * ONE) / (average_passed + ONE)
   share = math.max(math.min(share, 1), MIN_SHARE)
-  local function open() return math.max(promises - arrived * ONE, 0) end
-  local function expected() return asked_again + open() / ONE end
+  local function expected() return asked_again + promises / ONE end
   local free, wanted = 0, 0
   seats = 0
   if known >= 0 and has_counts and not is_calm then
     free = math.max(max_active - known - known_soon, 0)
-    seats = math.max(floor(free), floor(open() / ONE))
+    seats = math.max(floor(free), floor(promises / ONE))
     if is_settled then wanted = floor(math.max(free - expected(), 0) / share) end
   end
   local new = math.ceil(wanted - walk(wanted, floor(math.max(now - SETTLE, 0) / 1000)))
@@ -263,9 +262,9 @@ call('HSET', KEYS[1], 'frontier', digits(frontier), 'epoch', digits(newest),
   'throttled_at', digits(throttled_at), 'demanded_at', digits(demanded_at), 'calm_at', digits(calm_at),
   'active', known >= 0 and digits(known) or '', 'calls', digits(calls), 'gateways', digits(gateways),
   'granted', digits(granted), 'pending', digits(pending), 'profile', profile, 'seats', digits(seats),
-  'taken', taken, 'refused', refused, 'passed', passed, 'promised', promised, 'came', came, 'period_length', digits(period_length),
-  'average_passed', digits(average_passed), 'average_came', digits(average_came),
-  'entering', digits(entering), 'entering_before', digits(entering_before))
+  'taken', taken, 'refused', refused, 'passed', passed, 'promised', promised, 'came', came,
+  'period_length', digits(period_length), 'average_passed', digits(average_passed),
+  'average_came', digits(average_came), 'entering', digits(entering), 'entering_before', digits(entering_before))
 call('EXPIRE', KEYS[1], ARGV[9])
 local base = next_epoch == epoch + 1 and next_base or floor(frontier / 1000000)
 return {digits(frontier), digits(base), digits(demanded_at), digits(calm_at), digits(now), digits(gateways),

@@ -30,7 +30,8 @@ if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 end
-local fields = call('HMGET', KEYS[1], 'seats', 'moved_at', 'period_length', 'taken', 'refused', 'came')
+local fields = call('HMGET', KEYS[1], 'seats', 'moved_at', 'period_length', 'taken', 'refused', 'came',
+  'promised')
 local free, moved_at, period_length = number(fields[1]), number(fields[2]), math.max(number(fields[3]), 1)
 if now - moved_at > MAX_AGE then free = 0 end
 
@@ -41,6 +42,19 @@ local function add(text, at, new)
   local head, last, count = string.match(text, '^(.-),?(%d+):(%d+)$')
   if last and number(last) == at then text, new = head, new + number(count) end
   return text .. (text == '' and '' or ',') .. digits(at) .. ':' .. digits(new)
+end
+
+-- Subtracts from the oldest periods of such a text.
+local function subtract_oldest(text, left)
+  local kept = {}
+  for at, count in string.gmatch(text or '', '(%d+):(%d+)') do
+    local subtracted = math.min(left, number(count))
+    left = left - subtracted
+    if number(count) > subtracted then
+      kept[#kept + 1] = at .. ':' .. digits(number(count) - subtracted)
+    end
+  end
+  return table.concat(kept, ',')
 end
 
 local answers, took, found_none = {}, 0, 0
@@ -60,6 +74,7 @@ if took > 0 then call('EXPIRE', KEYS[3], ARGV[2]) end
 if took + found_none > 0 and call('EXISTS', KEYS[1]) == 1 then
   local second = floor(now / 1000)
   call('HSET', KEYS[1], 'seats', digits(math.max(number(fields[1]) - took, 0)), 'taken', add(fields[4], second, took),
-    'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took))
+    'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took),
+    'promised', subtract_oldest(fields[7], took * 1000000))
 end
 return answers

@@ -174,7 +174,8 @@ fn ten_thousand_clients_enter_in_their_order() {
     assert!(steps > ARRIVAL + RAISE_AFTER, "they have waited: {figures}");
     assert!(correlation >= 0.98, "{figures}");
     assert_eq!(overshoot, 0, "{figures}");
-    assert!(overtaken <= 1, "in seconds, at most {STEP}: {figures}");
+    // A user whose turn has come is overtaken by users who ask before it: it asks within 10 s.
+    assert!(overtaken * STEP <= 10, "{figures}");
     for gateway in &crowd.fleet.gateways {
         for reason in ["malformed", "forged", "expired", "future"] {
             let metric =

@@ -58,6 +58,20 @@ impl Periods {
         self.0.values().sum()
     }
 
+    /// Subtracts `number`, from the oldest periods first, as far as there is any.
+    fn subtract_oldest(&mut self, mut number: u64) {
+        while number > 0
+            && let Some(mut oldest) = self.0.first_entry()
+        {
+            let subtracted = number.min(*oldest.get());
+            *oldest.get_mut() -= subtracted;
+            number -= subtracted;
+            if *oldest.get() == 0 {
+                oldest.remove();
+            }
+        }
+    }
+
     /// Forgets the periods after `now` and those that ended `count` periods ago. Returns the sum of the latter.
     fn forget(&mut self, now: u64, count: u64) -> u64 {
         let mut ended = 0;
@@ -90,8 +104,8 @@ pub(super) struct Seats {
     taken: Periods,
     /// Requests for a place when none was free, by second.
     refused: Periods,
-    /// Tickets that the frontier has passed, millionths of the places that were promised to them, and places taken, by a
-    /// 16th of the time within which users ask.
+    /// Tickets that the frontier has passed, millionths of places that were promised to them and not taken yet, and places
+    /// taken, by a 16th of the time within which users ask.
     passed: Periods,
     promised: Periods,
     came: Periods,
@@ -126,6 +140,7 @@ impl Seats {
         self.free -= 1;
         self.taken.add(time / 1_000, 1);
         self.came.add(time / self.period_length.max(1), 1);
+        self.promised.subtract_oldest(ONE);
         self.holders.retain(|index, _| *index + 3 >= epoch.index);
         self.holders.entry(epoch.index).or_default().insert(holder);
         Seat::Taken
@@ -164,7 +179,7 @@ impl Seats {
             self.free = 0;
             return 0.0;
         };
-        self.free = (free.floor() as u64).max(self.open() / ONE);
+        self.free = (free.floor() as u64).max(self.promised.sum() / ONE);
         ((free - self.expected()).max(0.0) / self.share()).floor()
     }
 
@@ -177,12 +192,7 @@ impl Seats {
 
     /// The number of users who are expected to ask for a place.
     pub(super) fn expected(&self) -> f64 {
-        self.refused.sum() as f64 + self.open() as f64 / ONE as f64
-    }
-
-    /// The number of promised places that were not taken, in millionths.
-    fn open(&self) -> u64 {
-        self.promised.sum().saturating_sub(self.came.sum() * ONE)
+        self.refused.sum() as f64 + self.promised.sum() as f64 / ONE as f64
     }
 
     /// The share of passed users who come. Users who came lately count in full, although not all who were passed with them
