@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A preprocessor of mdBook: adds the files outside of docs/src that pages link to.
+"""A preprocessor of mdBook: makes every link lead to a page of the book.
 
-Markdown files become chapters of the part "For developers", others become sections of the chapter "Files". Without it,
-their links would lead out of the book. mdBook runs it, by docs/book.toml; it needs Python alone.
+It adds the files outside of docs/src that pages link to, whose links would lead out of the book: Markdown files become
+chapters of the part "For developers", others become sections of the chapter "Files". mdBook runs it, by docs/book.toml; it
+needs Python alone.
 """
 
 import json
@@ -45,7 +46,8 @@ class Book:
     def replace(self, link, path):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))
         if target.startswith(SOURCE):
-            own = target.removeprefix(SOURCE)
+            # mdBook renames the first page of a folder, and does not follow links to it.
+            own = re.sub(r"README\.md$", "index.md", target.removeprefix(SOURCE))
         else:
             own = self.add(target)
         heading = link[2] or ""

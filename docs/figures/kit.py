@@ -69,7 +69,8 @@ class Figure:
         self.parts.append("<" + " ".join(words) + end)
 
     def text(self, x, y, words, css="", anchor=None):
-        self.add("text", escape(words, quote=False), x=x, y=y, css=css or None, text_anchor=anchor)
+        if words:
+            self.add("text", escape(words, quote=False), x=x, y=y, css=css or None, text_anchor=anchor)
 
     def lines(self, x, y, texts, css="", anchor=None):
         """Texts below each other, 18 px apart; the baseline of the first is at `y`."""
