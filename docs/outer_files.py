@@ -112,6 +112,8 @@ def main():
     if sys.argv[1:2] == ["supports"]:
         sys.exit(0 if sys.argv[2:] == ["html"] else 1)
     _, read = json.load(sys.stdin)
+    if "items" not in read:
+        sys.exit("docs: expected mdBook 0.5 or newer, which lists the chapters of a book as `items`")
     book = Book()
     walk(read["items"], book)
     read["items"] += book.items()
