@@ -21,7 +21,7 @@ const LEGEND_HEIGHT: f64 = 26.0;
 /// Distance from one line of the caption to the next.
 const CAPTION_STEP: f64 = 14.0;
 /// Most characters of a line of the caption.
-const CAPTION_WIDTH: usize = 120;
+const CAPTION_WIDTH: usize = 104;
 
 /// A plot without its legend and its caption.
 struct Drawing {

@@ -109,7 +109,7 @@ impl Svg {
         let size = match size {
             Size::Heading => "font-size=\"13\" font-weight=\"bold\"",
             Size::Normal => "font-size=\"12\"",
-            Size::Small => "font-size=\"10.5\"",
+            Size::Small => "font-size=\"12\"",
         };
         let text = escaped(text);
         self.element(format_args!(
