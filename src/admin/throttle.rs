@@ -79,8 +79,8 @@ pub(super) struct RoomDescription {
     waiting: u64,
     /// How long the first in the queue has waited.
     first_waits_seconds: u64,
-    /// Places that were granted lately and are kept for their users, who may not be active yet.
-    granted_places: u64,
+    /// Users who have taken a place lately, or are expected to take a free one, and may not be active yet.
+    entering: u64,
 }
 
 /// The body of `PUT /api/throttle`: at least one of its members.
@@ -246,7 +246,7 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
                 state: if room.is_closed() { "closed" } else { "open" },
                 waiting: view.waiting(),
                 first_waits_seconds: view.lag() / 1_000,
-                granted_places: view.pending(),
+                entering: view.pending(),
             }
         }),
     }

@@ -79,8 +79,8 @@ fn encode_room(
     let help = "Expected wait of a user that arrives now, in seconds; 0 while no user waits";
     let expected = view.newcomers_wait();
     write_gauge(encoder, "waiting_room_expected_wait_seconds", help, expected)?;
-    let help = "Places granted lately that are kept for users who may not be active yet";
-    write_gauge(encoder, "waiting_room_granted_places", help, view.pending())?;
+    let help = "Users who have taken a place lately or are expected to, and may not be active yet";
+    write_gauge(encoder, "waiting_room_entering", help, view.pending())?;
     let help = "1 while the operator has closed the waiting room of this gateway";
     write_gauge(encoder, "waiting_room_closed", help, u64::from(room.is_closed()))?;
     let [admitted, tickets, faults @ ..] = shared.metrics.waiting_room();

@@ -84,12 +84,6 @@ fn room_settings(
     let ticket_ttl = room.ticket_ttl.millis();
     let what = format!("`{}`", room.ticket_ttl);
     section.ensure(ticket_ttl.is_multiple_of(1_000), &what, "whole seconds, from 20s to 1h");
-    if ticket_ttl > configured.memory.millis() / 10 {
-        let what = format!(
-            "{what}, more than a tenth of `memory`: a place stays empty for this long if its user does not come"
-        );
-        section.note(what, "a shorter `ticket_ttl`, or a longer `memory`");
-    }
     Some(RoomSettings { ticket_ttl })
 }
 

@@ -6,6 +6,7 @@ mod crowd;
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
+mod places;
 /// A rush, and its replay.
 mod replayed_rush;
 /// One gateway: when it throttles, which users it admits, and what denied users receive.

@@ -285,7 +285,7 @@ function showRoom(room) {
   $("room").hidden = !room;
   if (!room) return;
   const first = room.waiting > 0 ? `, the first of them for ${count(room.first_waits_seconds)} s` : "";
-  text($("room-text"), `Waiting room: ${count(room.waiting)} wait${first}. ${count(room.granted_places)} places granted lately.`);
+  text($("room-text"), `Waiting room: ${count(room.waiting)} wait${first}. ${count(room.entering)} enter.`);
   for (const button of document.querySelectorAll("[data-room]")) {
     button.setAttribute("aria-pressed", String(button.dataset.room === room.state));
   }

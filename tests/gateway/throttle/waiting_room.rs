@@ -45,12 +45,12 @@ impl Newcomer {
     }
 }
 
-fn ticket(response: &Response) -> String {
+pub(super) fn ticket(response: &Response) -> String {
     response.header("X-Tidegate-Ticket").unwrap_or_default().to_owned()
 }
 
 /// Sends a request with a ticket, or without one if it is empty.
-fn ask(fleet: &ThrottleFleet, at: usize, token: &str, ticket: &str) -> Response {
+pub(super) fn ask(fleet: &ThrottleFleet, at: usize, token: &str, ticket: &str) -> Response {
     let mut headers = format!("Authorization: Bearer {token}\r\n");
     if !ticket.is_empty() {
         // Writing to a string cannot fail.
