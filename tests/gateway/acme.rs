@@ -7,6 +7,10 @@ mod check;
 mod operators;
 /// The time of renewals.
 mod renewal;
+/// Several gateways with one Redis.
+mod shared;
+/// Redis fails, or has damaged values.
+mod shared_faults;
 
 use std::{
     fs,

@@ -80,6 +80,12 @@ impl Pebble {
         self.directory.path().join("ca.pem")
     }
 
+    /// The number of orders since it was started.
+    pub fn orders(&self) -> usize {
+        let log = fs::read_to_string(self.directory.path().join("pebble.log")).expect("a file");
+        log.matches("Added order").count()
+    }
+
     /// Ends it.
     pub fn stop(&mut self) {
         // Fails if it has ended.
