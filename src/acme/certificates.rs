@@ -18,7 +18,11 @@ use super::{
     seal::{StorageKey, open},
     storage::closest,
 };
-use crate::{clock::Clock, redis::Connector, tls::LiveCertificates};
+use crate::{
+    clock::Clock,
+    redis::{Connector, RedisFailure},
+    tls::LiveCertificates,
+};
 
 /// Interval at which the gateway reads what others share.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -162,7 +166,7 @@ impl AcmeCertificates {
     pub fn shared_storage(&self) -> Option<SharedStorageStatus> {
         let redis = self.context.redis.as_ref()?;
         let is_used = self.managed.lock().iter().any(|own| own.settings.storage.is_shared());
-        let failure = redis.failure().map(|failure| failure.label());
+        let failure = redis.failure().map(RedisFailure::label);
         is_used.then(|| SharedStorageStatus { failed_calls: redis.failed_calls(), failure })
     }
 }

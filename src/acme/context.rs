@@ -62,7 +62,7 @@ impl OrderContext {
             StoragePlace::Redis(key) => AccountStore::Redis(self.shared()?, key.as_ref()),
         };
         let _opening = self.accounts.lock().await;
-        AcmeAccount::open(settings, store, &self.clock).await
+        Box::pin(AcmeAccount::open(settings, store, &self.clock)).await
     }
 
     /// The time, in seconds since the epoch.

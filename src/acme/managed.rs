@@ -170,7 +170,7 @@ impl ManagedCertificate {
                         let ordered = ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT)));
                         self.record(ordered, context);
                     }
-                    StoragePlace::Redis(_) => self.order_for_all(context).await,
+                    StoragePlace::Redis(_) => Box::pin(self.order_for_all(context)).await,
                 },
                 AcmeStep::AskRenewalTime => self.ask(context).await,
                 AcmeStep::Wait(until) => {
@@ -220,7 +220,7 @@ impl ManagedCertificate {
             let state = self.state.lock();
             state.certificate.clone().filter(|_| state.schedule.names_replaced())
         };
-        let issued = account.order(OrderParts { challenges, replaced, lease }).await?;
+        let issued = Box::pin(account.order(OrderParts { challenges, replaced, lease })).await?;
         if let Some(folder) = folder {
             folder.write(&self.settings.certificate_name(), issued.pem.as_bytes())?;
         }

@@ -58,8 +58,8 @@ pub enum StorageError {
         /// The cause.
         error: SealError,
     },
-    /// Another gateway orders the certificate now.
-    #[error("another gateway has taken over the order")]
+    /// Another gateway may order the certificate now.
+    #[error("the lease of the order in Redis was lost: another gateway may order the certificate")]
     LostLease,
 }
 

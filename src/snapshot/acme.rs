@@ -157,7 +157,7 @@ impl Snapshot {
                 let place = rules.map(|settings| &settings.storage);
                 match (reveal_storage_key(reference, env), place) {
                     (Ok(secret), Some(StoragePlace::Redis(Some(key)))) => {
-                        drop(key.secret.set(secret))
+                        drop(key.secret.set(secret));
                     }
                     (Err((what, expected, _)), _) => {
                         let path = format!("listen[{index}].tls.acme.storage_key");

@@ -156,7 +156,7 @@ fn metrics_of_ordered_certificate() -> String {
     let snapshot = snapshot.expect("valid");
     for (settings, _) in snapshot.acme_listeners() {
         let identity = authority.issue(&["a.test", "b.test"]);
-        let stored = folder.path().join(settings.certificate_file());
+        let stored = folder.path().join(settings.certificate_name());
         fs::write(stored, identity.cert + &identity.key).expect("a file");
     }
     let gateway = Gateway::start(&yaml);

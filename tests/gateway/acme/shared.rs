@@ -19,6 +19,7 @@ use testkit::{
     port::free_port,
     process::Process,
     redis_server::RedisServer,
+    redis_topology::RedisCluster,
     tls::{Authority, connect},
     wait::{eventually, sleep, timed},
 };
@@ -255,12 +256,30 @@ fn changed_domains_are_served_by_the_old_certificate_until_the_new_one_is_there(
     drop(second);
     let second = Gateway::start(&both(SECOND));
     assert_eq!(shared.setting.shown(&second), old, "after a restart");
-    shared.setting.pebble.dns.set_addresses(B, &[FIRST]);
     eventually("an order has failed", || state(&second)["failures"] == 1);
+    shared.setting.pebble.dns.set_addresses(B, &[FIRST]);
     post(&second, "/api/acme/renew");
     let gateways = [first, second];
     eventually("both have the new one", || shared.is_renewed(&gateways, &old));
     assert_eq!(names_and_issuer(&shared.setting.shown(&gateways[0])).0, [A, B]);
+}
+
+#[test]
+fn gateways_share_a_cluster() {
+    let shared = SharedSetting { setting: Setting::new(), redis: RedisServer::not_started() };
+    let cluster = RedisCluster::start();
+    let urls: Vec<String> = cluster.urls().iter().map(|url| format!("'{url}'")).collect();
+    let server = format!("shards: [{{primary: '{}'}}]", shared.redis.url());
+    let gateways = [FIRST, SECOND].map(|host| {
+        let yaml = shared.yaml(host, A, "tls-alpn-01");
+        Gateway::start(&yaml.replace(&server, &format!("cluster: [{}]", urls.join(", "))))
+    });
+    eventually("one certificate at both", || {
+        shared.is_renewed(&gateways, &[]) && {
+            names_and_issuer(&shared.setting.shown(&gateways[0])).1.contains("Pebble")
+        }
+    });
+    assert_eq!((shared.setting.pebble.orders(), sum(&gateways, FAILED)), (1, 0));
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! Redis fails, or has damaged values, while gateways share a certificate.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use serde_json::Value;
-use testkit::{client::get, gateway::Gateway, redis_server::RedisServer, wait::eventually};
+use testkit::{
+    client::get,
+    gateway::Gateway,
+    redis_server::RedisServer,
+    wait::{eventually, sleep},
+};
 
 use super::{
     A, FAILED, ISSUED, Setting, names_and_issuer, post,
@@ -87,20 +92,25 @@ fn a_certificate_that_was_issued_without_redis_is_written_later() {
 }
 
 #[test]
-fn an_order_ends_if_redis_stays_lost() {
-    let mut shared = SharedSetting::new();
+fn an_order_ends_if_its_lease_is_lost() {
+    let shared = SharedSetting::new();
     let gateways = shared.issued();
     let first = shared.setting.shown(&gateways[0]);
     let gate = Gate::new(shared.setting.ports.tls);
     shared.lead_to(GATE);
     post(&gateways[0], "/api/acme/renew");
     gate.wait();
-    shared.redis.kill();
+    // As after a pause of the gateway that is longer than its lease.
+    let lease = format!("tidegate:{{acme}}:lease:{}", name(&shared.redis));
+    let _: String = shared.redis.command(&["SET", &lease, "another"]);
     gateways[0].wait_for_metric(FAILED, 1);
     let error = state(&gateways[0])["last_error"].to_string();
-    assert!(error.contains("another gateway has taken over the order"), "{error}");
+    assert!(error.contains("the lease of the order in Redis was lost"), "{error}");
     assert_eq!(shared.setting.shown(&gateways[0]), first);
-    shared.redis.restart();
+    gate.open();
+    let kept: String = shared.redis.command(&["GET", &lease]);
+    assert_eq!(kept, "another", "it is not this gateway's");
+    let _: i64 = shared.redis.command(&["DEL", &lease]);
     shared.lead_to(SECOND);
     post(&gateways[1], "/api/acme/renew");
     eventually("a new certificate", || shared.is_renewed(&gateways, &first));
@@ -203,14 +213,15 @@ fn records_are_sealed_with_the_operators_key() {
     assert!(memchr::memmem::find(&sealed, b"PRIVATE KEY").is_none());
     drop(second);
     // Gateways with another key, or without one, use nothing and order nothing, until an operator wants it.
-    for (gateway, expected) in [
-        (keyed(SECOND, "another-secret-of-the-same-length"), "another `storage_key`, or damaged"),
-        (shared.start(SECOND), "is sealed, and `storage_key` is not set"),
+    for (other, expected) in [
+        (Some("another-secret-of-the-same-length"), "another `storage_key`, or damaged"),
+        (None, "is sealed, and `storage_key` is not set"),
     ] {
+        let gateway = other.map_or_else(|| shared.start(SECOND), |other| keyed(SECOND, other));
         let error = state(&gateway)["last_error"].to_string();
         assert!(error.contains(expected) && error.contains("tidegate acme renew"), "{error}");
         assert!(names_and_issuer(&shared.setting.shown(&gateway)).1.contains("until the first"));
-        testkit::wait::sleep(std::time::Duration::from_secs(2));
+        sleep(Duration::from_secs(2));
         assert_eq!(shared.setting.pebble.orders(), 1);
         assert_eq!(record(&shared.redis), sealed);
     }
