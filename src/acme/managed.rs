@@ -97,12 +97,9 @@ impl ManagedCertificate {
     /// The certificate with these settings; the one in the folder, if there is one.
     pub(super) fn stored(settings: &Arc<AcmeSettings>) -> Arc<Self> {
         let mut state = ManagedState::default();
-        if let StoragePlace::Folder(folder) = &settings.storage {
-            let storage = AcmeStorage::new(folder.clone());
-            if let Some(stored) = storage.certificate(&settings.certificate_name()) {
-                state.schedule.restore(stored.validity);
-                state.certificate = Some(stored);
-            }
+        if let Some(stored) = settings.certificate_in_folder() {
+            state.schedule.restore(stored.validity);
+            state.certificate = Some(stored);
         }
         Arc::new(Self {
             settings: Arc::clone(settings),

@@ -2,8 +2,11 @@
 
 use std::{fmt, path::PathBuf, sync::OnceLock};
 
-use super::{names, seal::StorageKey};
-use crate::{config::AcmeChallenge, tls::ClientTls};
+use super::{AcmeStorage, names, seal::StorageKey};
+use crate::{
+    config::AcmeChallenge,
+    tls::{Certificate, ClientTls},
+};
 
 /// What one certificate needs: two listeners with equal settings share it.
 #[derive(Debug, PartialEq)]
@@ -72,6 +75,12 @@ impl AcmeSettings {
     /// The name of the certificate in the storage: that of its file, with a folder.
     pub fn certificate_name(&self) -> String {
         names::certificate_file(&self.domains, &self.directory)
+    }
+
+    /// The certificate in the folder; `None` without one, or if it is kept in Redis. May wait for the folder.
+    pub fn certificate_in_folder(&self) -> Option<Certificate> {
+        let StoragePlace::Folder(folder) = &self.storage else { return None };
+        AcmeStorage::new(folder.clone()).certificate(&self.certificate_name())
     }
 
     /// The name of the account in the storage.

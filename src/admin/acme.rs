@@ -55,7 +55,7 @@ struct OrderedCertificate {
     last_error: Option<String>,
     /// True while this gateway orders it.
     is_ordering: bool,
-    /// True while another gateway orders it, of those that share the storage.
+    /// True while another gateway with the same storage orders it.
     is_ordered_elsewhere: bool,
 }
 

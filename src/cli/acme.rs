@@ -12,7 +12,6 @@ use super::config_file::ConfigFile;
 use super::duration::parse_duration;
 use super::health::{AdminRequest, Unhealthy, admin_endpoint, ask_admin};
 use super::{Exit, exit_after_write, load, print_error};
-use crate::acme::{AcmeStorage, StoragePlace};
 use crate::config::Environment;
 
 /// Arguments of `acme`.
@@ -160,13 +159,8 @@ fn stored(path: &Path, env: &Environment, out: &mut dyn Write) -> Exit {
     let certificates: Vec<Value> = snapshot
         .acme_listeners()
         .map(|(settings, _)| {
-            let (storage, stored) = match &settings.storage {
-                StoragePlace::Folder(folder) => {
-                    let storage = AcmeStorage::new(folder.clone());
-                    ("folder", storage.certificate(&settings.certificate_name()))
-                }
-                StoragePlace::Redis(_) => ("redis", None),
-            };
+            let storage = if settings.storage.is_shared() { "redis" } else { "folder" };
+            let stored = settings.certificate_in_folder();
             let expires = stored.map(|own| own.validity.not_after);
             serde_json::json!({
                 "domains": settings.domains, "expires_at": expires, "storage": storage,

@@ -74,9 +74,8 @@ pub(super) fn first_certificates(
 ) -> Option<Arc<ServerCertificates>> {
     let stored = match &settings.storage {
         StoragePlace::Folder(folder) => {
-            let storage = AcmeStorage::new(folder.clone());
-            let own = storage.certificate(&settings.certificate_name());
-            own.or_else(|| storage.closest(&settings.domains))
+            let own = settings.certificate_in_folder();
+            own.or_else(|| AcmeStorage::new(folder.clone()).closest(&settings.domains))
         }
         // The gateway reads it when it has connected.
         StoragePlace::Redis(_) => None,
