@@ -16,6 +16,7 @@ use serde_json::Value;
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
+    pebble::Pebble,
     port::free_port,
     process::Process,
     redis_server::RedisServer,
@@ -43,7 +44,12 @@ pub(super) struct SharedSetting {
 
 impl SharedSetting {
     pub(super) fn new() -> Self {
-        Self { setting: Setting::new(), redis: RedisServer::start() }
+        Self::with_redis(RedisServer::start())
+    }
+
+    pub(super) fn with_redis(redis: RedisServer) -> Self {
+        let setting = Setting::with_pebble(|ports| Pebble::with_all_nonces(ports, &[A, B]));
+        Self { setting, redis }
     }
 
     /// The configuration of a gateway at this address.
@@ -266,7 +272,7 @@ fn changed_domains_are_served_by_the_old_certificate_until_the_new_one_is_there(
 
 #[test]
 fn gateways_share_a_cluster() {
-    let shared = SharedSetting { setting: Setting::new(), redis: RedisServer::not_started() };
+    let shared = SharedSetting::with_redis(RedisServer::not_started());
     let cluster = RedisCluster::start();
     let urls: Vec<String> = cluster.urls().iter().map(|url| format!("'{url}'")).collect();
     let server = format!("shards: [{{primary: '{}'}}]", shared.redis.url());
@@ -312,7 +318,7 @@ fn clients_of_an_ordered_certificate_can_need_one() {
 #[test]
 fn two_authorities_check_one_domain() {
     let setting = Setting::new();
-    let other = testkit::pebble::Pebble::start(setting.ports, &[A]);
+    let other = Pebble::start(setting.ports, &[A]);
     let yaml = setting.yaml(A, "tls-alpn-01");
     let (start, rest) = yaml.split_once("  - {address").expect("the second listener");
     let (_, first) = start.split_once("listen:\n").expect("the first listener");

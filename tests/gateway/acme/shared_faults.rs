@@ -11,7 +11,7 @@ use testkit::{
 };
 
 use super::{
-    A, FAILED, ISSUED, Setting, names_and_issuer, post,
+    A, FAILED, ISSUED, names_and_issuer, post,
     shared::{FIRST, GATE, Gate, SECOND, SharedSetting},
     state,
 };
@@ -118,7 +118,7 @@ fn an_order_ends_if_its_lease_is_lost() {
 
 #[test]
 fn a_gateway_starts_without_redis() {
-    let mut shared = SharedSetting { setting: Setting::new(), redis: RedisServer::not_started() };
+    let mut shared = SharedSetting::with_redis(RedisServer::not_started());
     let gateway = shared.start(FIRST);
     let (names, issuer) = names_and_issuer(&shared.setting.shown(&gateway));
     assert!(names == [A] && issuer.contains("until the first ACME order"), "{issuer}");
