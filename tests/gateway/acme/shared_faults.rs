@@ -192,12 +192,13 @@ fn a_damaged_account_is_reported() {
 fn records_are_sealed_with_the_operators_key() {
     let shared = SharedSetting::new();
     let folder = shared.setting.storage.path();
-    let keyed = |host: &str, key: &str| {
+    let with_key = |host: &str, key: &str| {
         let file = folder.join("key");
         fs::write(&file, key).expect("a file");
         let key = format!("storage_key: 'file:{}'\n        storage:", file.display());
-        Gateway::start(&shared.yaml(host, A, "tls-alpn-01").replace("storage:", &key))
+        shared.yaml(host, A, "tls-alpn-01").replace("storage:", &key)
     };
+    let keyed = |host: &str, key: &str| Gateway::start(&with_key(host, key));
     let key = "0123456789abcdef0123456789abcdef\n";
     let first = keyed(FIRST, key);
     first.wait_for_metric(ISSUED, 1);
@@ -236,4 +237,6 @@ fn records_are_sealed_with_the_operators_key() {
     first.wait_for_metric(ISSUED, 2);
     assert!(state(&first)["last_error"].is_null());
     assert!(record(&shared.redis).starts_with(b"aes-256-gcm\n"));
+    let fault = first.reload(&with_key(FIRST, "0123456789abcdef")).expect_err("a fault");
+    assert!(fault.contains("shorter than 32 bytes: 16") && !fault.contains("abcdef"), "{fault}");
 }
