@@ -1,30 +1,48 @@
-//! Certificates from an authority that speaks ACME (RFC 8555): one order, and when the next is due.
+//! Certificates from an authority that speaks ACME (RFC 8555): one order, and when the next is due. Gateways that share a
+//! Redis share their orders.
 //!
 //! | file | content |
 //! |---|---|
 //! | `schedule` | pure: [`RenewalSchedule`]: what to do next with a certificate |
-//! | `names` | pure: the names of files in the storage |
+//! | `names` | pure: the names of certificates and accounts in the storage |
+//! | `responses` | pure: a response to a check of a domain, and its text in Redis |
+//! | `seal` | pure: [`StorageKey`]: seals what is kept in Redis |
 //! | `settings` | [`AcmeSettings`]: `acme` of a listener, compiled |
 //! | `storage` | [`AcmeStorage`]: accounts and certificates in a folder |
+//! | `redis` | what gateways share in Redis, and the calls |
+//! | `lease` | the right to order a certificate that gateways share |
+//! | `account_store` | where the keys of accounts are kept |
 //! | `challenges` | [`Challenges`]: the responses to checks of domains, for workers |
 //! | `client` | requests to the authority |
-//! | `order` | [`AcmeAccount`]: orders a certificate |
-//! | `managed` | [`AcmeCertificates`]: the certificates that are ordered and renewed, for operators |
+//! | `order` | an account at the authority, which orders a certificate |
+//! | `context` | what all orders of a gateway use |
+//! | `managed` | [`ManagedCertificate`]: one that is ordered and renewed; in `shared`, by one of several gateways |
+//! | `certificates` | [`AcmeCertificates`]: all of them, for operators |
 
+mod account_store;
+mod certificates;
 mod challenges;
 mod client;
+mod context;
+mod lease;
 mod managed;
 mod names;
 mod order;
+mod redis;
+mod responses;
 mod schedule;
+mod seal;
 mod settings;
 mod storage;
 
+use self::order::{AcmeAccount, AcmeError, IssuedCertificate};
 pub use self::{
+    certificates::{AcmeCertificates, SharedStorageStatus},
     challenges::{CHALLENGE_PATH, Challenges},
-    managed::{AcmeCertificates, AcmeReport, ManagedCertificate, OrderOutcome},
-    order::{AcmeAccount, AcmeError, IssuedCertificate},
+    context::OrderOutcome,
+    managed::{AcmeReport, ManagedCertificate},
     schedule::{AcmeStep, RenewalSchedule, RenewalWindow},
-    settings::{AcmeSettings, ExternalAccount},
+    seal::{SealError, StorageKey},
+    settings::{AcmeSettings, ExternalAccount, StoragePlace},
     storage::{AcmeStorage, StorageError},
 };

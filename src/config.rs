@@ -106,7 +106,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
-pub use acme::{AcmeChallenge, AcmeConfig, DirectoryUrl, DomainName, EabConfig, EmailAddress};
+pub use acme::{
+    AcmeChallenge, AcmeConfig, AcmeStorageConfig, DirectoryUrl, DomainName, EabConfig, EmailAddress,
+};
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
 pub use auth::{

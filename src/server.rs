@@ -68,6 +68,9 @@ const FIRST_OVERRIDES: Duration = Duration::from_secs(2);
 /// Longest wait, at the start, for the first key sets.
 const FIRST_KEYS: Duration = Duration::from_secs(2);
 
+/// Longest wait, at the start, for the first read of the certificates that gateways share.
+const FIRST_CERTIFICATES: Duration = Duration::from_secs(2);
+
 /// Dropped once the first results of background work are known.
 struct FirstResults {
     /// The names of upstreams.
@@ -76,6 +79,8 @@ struct FirstResults {
     read: mpsc::Sender<()>,
     /// The key sets of servers.
     fetched: mpsc::Sender<()>,
+    /// The certificates that gateways share.
+    exchanged: mpsc::Sender<()>,
 }
 
 /// Why a gateway could not start.
@@ -187,7 +192,9 @@ impl Server {
         let (resolved, is_resolved) = mpsc::channel();
         let (read, is_read) = mpsc::channel();
         let (fetched, are_fetched) = mpsc::channel();
-        let control = self.spawn_control(admin, FirstResults { resolved, read, fetched })?;
+        let (exchanged, are_exchanged) = mpsc::channel();
+        let first = FirstResults { resolved, read, fetched, exchanged };
+        let control = self.spawn_control(admin, first)?;
         self.control.lock().push(control);
         // Starts even if DNS has not answered: the upstreams are down until it does.
         let _ = is_resolved.recv_timeout(FIRST_RESOLUTION);
@@ -195,6 +202,8 @@ impl Server {
         let _ = is_read.recv_timeout(FIRST_OVERRIDES);
         // Starts even if no server of keys answers: tokens get a 503 until it does.
         let _ = are_fetched.recv_timeout(FIRST_KEYS);
+        // Starts even if Redis does not reply: clients get placeholders until it does.
+        let _ = are_exchanged.recv_timeout(FIRST_CERTIFICATES);
         if let Some(throttle) = &shared.throttle {
             if let (Some(room), Some(connector)) = (&throttle.room, shared.store.connector()) {
                 let store =
@@ -237,6 +246,7 @@ impl Server {
                 let key_sets = shared.key_sets.clone();
                 let keys = tokio::spawn(key_sets.run(shared.clock.clone(), first.fetched));
                 let acme = tokio::spawn(order_certificates(shared.clone(), drain));
+                let shared_certificates = tokio::spawn(shared.acme.clone().follow(first.exchanged));
                 let traces =
                     trace::export(shared.traces.clone(), shared.clock.clone(), stops.all.clone());
                 let traces = tokio::spawn(traces);
@@ -253,6 +263,7 @@ impl Server {
                 names.abort();
                 keys.abort();
                 acme.abort();
+                shared_certificates.abort();
                 probes.abort();
                 if let Some(admin_api) = admin_api {
                     let _ = admin_api.await;
@@ -343,7 +354,7 @@ async fn read_consumers(shared: Arc<Shared>, stop: CancellationToken) {
 
 /// Orders and renews certificates until the gateway leaves or drains: a successor does the same from then on.
 async fn order_certificates(shared: Arc<Shared>, drain: CancellationToken) {
-    let orders = drain.run_until_cancelled(shared.acme.clone().run(shared.clock.clone()));
+    let orders = drain.run_until_cancelled(shared.acme.clone().run());
     shared.leaving.run_until_cancelled(orders).await;
 }
 

@@ -30,7 +30,7 @@ pub use client_certificate::{CertificateName, ClientCertificate};
 pub use file::TlsFile;
 pub use live::LiveCertificates;
 pub use self_made::challenge_rules;
-pub use server::{SelectedCertificate, ServerCertificates};
+pub use server::{ClientAuthorities, SelectedCertificate, ServerCertificates};
 
 use std::{path::Path, sync::Arc};
 

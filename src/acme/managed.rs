@@ -1,23 +1,21 @@
-//! [`AcmeCertificates`]: the certificates that the gateway orders and renews, each in a task of its own on the control
-//! thread. They are kept over reloads.
+//! [`ManagedCertificate`]: a certificate that the gateway orders and renews. `shared` has the part of gateways that
+//! share it.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod shared;
+
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::shared::SharedState;
 use super::{
-    AcmeAccount, AcmeError, AcmeSettings, AcmeStep, Challenges, IssuedCertificate, RenewalSchedule,
+    AcmeError, AcmeSettings, AcmeStep, AcmeStorage, IssuedCertificate, OrderOutcome,
+    RenewalSchedule, StoragePlace, context::OrderContext, lease::OrderLease, order::OrderParts,
 };
 use crate::{
-    clock::Clock,
+    config::AcmeChallenge,
     tls::{Certificate, LiveCertificates},
 };
 
@@ -28,37 +26,15 @@ const ATTEMPTS: u32 = 4;
 /// Longest sleep: the clock may be set, or the machine suspended.
 const LONGEST_SLEEP: u64 = 60 * 60;
 
-/// All certificates that are ordered.
-#[derive(Debug, Default)]
-pub struct AcmeCertificates {
-    /// The responses to authorities, for workers.
-    pub challenges: Arc<Challenges>,
-    managed: Mutex<Vec<Arc<ManagedCertificate>>>,
-    changed: Notify,
-    /// The number of orders, by [`OrderOutcome`].
-    orders: [AtomicU64; 2],
-    /// Locked while an account is opened, so that two certificates do not make two accounts.
-    accounts: tokio::sync::Mutex<()>,
-}
-
-/// How an order ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OrderOutcome {
-    /// With a certificate.
-    Issued,
-    /// Without one.
-    Failed,
-}
-
 /// One certificate.
 #[derive(Debug)]
 pub struct ManagedCertificate {
-    settings: Arc<AcmeSettings>,
+    pub(super) settings: Arc<AcmeSettings>,
     state: Mutex<ManagedState>,
-    /// Notified when an operator wants a new certificate.
-    forced: Notify,
+    /// Notified when the schedule has changed.
+    rescheduled: Notify,
     /// Cancelled when no listener uses it any more.
-    removed: CancellationToken,
+    pub(super) removed: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +46,8 @@ struct ManagedState {
     listeners: Vec<Arc<LiveCertificates>>,
     last_error: Option<String>,
     is_ordering: bool,
+    /// What is known of it in Redis.
+    shared: SharedState,
 }
 
 /// The state of a certificate, for operators. Times are in seconds since the epoch.
@@ -89,119 +67,74 @@ pub struct AcmeReport {
     pub last_error: Option<String>,
     /// True while an order is being processed.
     pub is_ordering: bool,
-}
-
-impl AcmeCertificates {
-    /// Keeps certificates for these listeners, and presents known ones on them. Certificates that no listener uses are
-    /// forgotten, and stay in the storage. May wait for the storage.
-    pub fn apply<'s>(
-        &self,
-        listeners: impl Iterator<Item = (&'s Arc<AcmeSettings>, &'s Arc<LiveCertificates>)>,
-    ) {
-        let mut managed = self.managed.lock();
-        let mut used: Vec<(Arc<ManagedCertificate>, Vec<Arc<LiveCertificates>>)> = Vec::new();
-        for (settings, live) in listeners {
-            let live = Arc::clone(live);
-            if let Some((_, shown)) = used.iter_mut().find(|(own, _)| own.settings == *settings) {
-                shown.push(live);
-                continue;
-            }
-            let known = managed.iter().find(|own| own.settings == *settings);
-            let own = known.map_or_else(|| ManagedCertificate::stored(settings), Arc::clone);
-            used.push((own, vec![live]));
-        }
-        for known in &*managed {
-            if !used.iter().any(|(own, _)| Arc::ptr_eq(own, known)) {
-                known.removed.cancel();
-            }
-        }
-        *managed = used
-            .into_iter()
-            .map(|(own, listeners)| {
-                own.state.lock().present_on(listeners);
-                own
-            })
-            .collect();
-        drop(managed);
-        self.changed.notify_one();
-    }
-
-    /// Orders and renews the certificates, also of listeners that reloads add. Runs until it is dropped.
-    pub async fn run(self: Arc<Self>, clock: Clock) {
-        let mut tasks = JoinSet::new();
-        let mut running: Vec<Arc<ManagedCertificate>> = Vec::new();
-        loop {
-            running.retain(|known| !known.removed.is_cancelled());
-            for known in &*self.managed.lock() {
-                if !running.iter().any(|other| Arc::ptr_eq(other, known)) {
-                    running.push(Arc::clone(known));
-                    tasks.spawn(Arc::clone(known).keep(Arc::clone(&self), clock.clone()));
-                }
-            }
-            while tasks.try_join_next().is_some() {}
-            self.changed.notified().await;
-        }
-    }
-
-    /// Orders new certificates now, of listeners with `domain`, or all. Returns their number.
-    pub fn renew(&self, domain: Option<&str>) -> usize {
-        let managed = self.managed.lock();
-        let is_meant = |own: &&Arc<ManagedCertificate>| {
-            domain.is_none_or(|domain| own.settings.domains.iter().any(|name| **name == *domain))
-        };
-        managed.iter().filter(is_meant).inspect(|own| own.renew()).count()
-    }
-
-    /// The state of each certificate, in the configuration's order.
-    pub fn reports(&self) -> Vec<AcmeReport> {
-        self.managed.lock().iter().map(|own| own.report()).collect()
-    }
-
-    /// The number of orders with this outcome since the start.
-    pub fn orders(&self, outcome: OrderOutcome) -> u64 {
-        self.orders[outcome as usize].load(Ordering::Relaxed)
-    }
+    /// True while another gateway orders it.
+    pub is_ordered_elsewhere: bool,
 }
 
 impl ManagedState {
-    /// Presents the current certificate on `listeners`.
-    fn present_on(&mut self, listeners: Vec<Arc<LiveCertificates>>) {
-        self.listeners = listeners;
-        let Some(certificate) = &self.certificate else { return };
-        let is_presented =
-            |live: &LiveCertificates| certificate.leaf().is_some_and(|leaf| live.presents(leaf));
-        for live in &self.listeners {
-            if !is_presented(live)
-                && let Err(error) = live.replace(certificate.clone())
-            {
-                tracing::error!(%error, "a certificate cannot be presented to clients");
-            }
+    /// Presents the current certificate.
+    fn present(&self) {
+        if let Some(certificate) = &self.certificate {
+            present(certificate, &self.listeners);
+        }
+    }
+}
+
+/// Presents `certificate` on `listeners`.
+fn present(certificate: &Certificate, listeners: &[Arc<LiveCertificates>]) {
+    let is_presented =
+        |live: &LiveCertificates| certificate.leaf().is_some_and(|leaf| live.presents(leaf));
+    for live in listeners {
+        if !is_presented(live)
+            && let Err(error) = live.replace(certificate.clone())
+        {
+            tracing::error!(%error, "a certificate cannot be presented to clients");
         }
     }
 }
 
 impl ManagedCertificate {
-    /// The certificate with these settings; the stored one, if there is one.
-    fn stored(settings: &Arc<AcmeSettings>) -> Arc<Self> {
+    /// The certificate with these settings; the one in the folder, if there is one.
+    pub(super) fn stored(settings: &Arc<AcmeSettings>) -> Arc<Self> {
         let mut state = ManagedState::default();
-        if let Some(stored) = settings.storage().certificate(&settings.certificate_file()) {
+        if let Some(stored) = settings.certificate_in_folder() {
             state.schedule.restore(stored.validity);
             state.certificate = Some(stored);
         }
         Arc::new(Self {
             settings: Arc::clone(settings),
             state: Mutex::new(state),
-            forced: Notify::new(),
+            rescheduled: Notify::new(),
             removed: CancellationToken::new(),
         })
     }
 
-    fn renew(&self) {
-        self.state.lock().schedule.force();
-        self.forced.notify_one();
+    /// Presents the current certificate on `listeners`.
+    pub(super) fn present_on(&self, listeners: Vec<Arc<LiveCertificates>>) {
+        let mut state = self.state.lock();
+        state.listeners = listeners;
+        state.present();
     }
 
-    fn report(&self) -> AcmeReport {
+    /// Presents a certificate with some of the domains until the own one is there.
+    pub(super) fn present_meanwhile(&self, other: Option<Certificate>) {
+        let state = self.state.lock();
+        if let (None, Some(other)) = (&state.certificate, other) {
+            present(&other, &state.listeners);
+        }
+    }
+
+    /// The current certificate.
+    pub(super) fn certificate(&self) -> Option<Certificate> {
+        self.state.lock().certificate.clone()
+    }
+
+    pub(super) fn renew(&self) {
+        self.state.lock().schedule.force();
+        self.rescheduled.notify_one();
+    }
+
+    pub(super) fn report(&self) -> AcmeReport {
         let state = self.state.lock();
         AcmeReport {
             settings: Arc::clone(&self.settings),
@@ -209,90 +142,92 @@ impl ManagedCertificate {
             renewal_at: state.schedule.renewal_at(),
             retry_at: state.schedule.retry_at(),
             failures: state.schedule.failures(),
-            last_error: state.last_error.clone(),
+            last_error: state.shared.fault().or_else(|| state.last_error.clone()),
             is_ordering: state.is_ordering,
+            is_ordered_elsewhere: state.shared.is_ordered_elsewhere(),
         }
     }
 
     /// Orders and renews the certificate until no listener uses it.
-    async fn keep(self: Arc<Self>, owner: Arc<AcmeCertificates>, clock: Clock) {
+    pub(super) async fn keep(self: Arc<Self>, context: Arc<OrderContext>) {
         let removed = self.removed.clone();
-        removed.run_until_cancelled(self.keep_forever(&owner, &clock)).await;
+        removed.run_until_cancelled(self.keep_forever(&context)).await;
     }
 
-    async fn keep_forever(&self, owner: &AcmeCertificates, clock: &Clock) {
+    async fn keep_forever(&self, context: &OrderContext) {
         loop {
-            let now = clock.now() / 1000;
+            let now = context.now();
             let step = self.state.lock().schedule.next(now);
             match step {
-                AcmeStep::Order => {
-                    self.state.lock().is_ordering = true;
-                    let ordered = clock.timeout(TIMEOUT, self.order_patiently(owner, clock)).await;
-                    self.record(owner, ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT))), clock);
-                }
-                AcmeStep::AskRenewalTime => self.ask(owner, clock).await,
+                AcmeStep::Order => match &self.settings.storage {
+                    StoragePlace::Folder(_) => {
+                        self.state.lock().is_ordering = true;
+                        let ordering = self.order_patiently(context, None);
+                        let ordered = context.clock.timeout(TIMEOUT, ordering).await;
+                        let ordered = ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT)));
+                        self.record(ordered, context);
+                    }
+                    StoragePlace::Redis(_) => Box::pin(self.order_for_all(context)).await,
+                },
+                AcmeStep::AskRenewalTime => self.ask(context).await,
                 AcmeStep::Wait(until) => {
                     let pause = Duration::from_secs((until - now).min(LONGEST_SLEEP));
                     tokio::select! {
-                        () = clock.sleep(pause) => {}
-                        () = self.forced.notified() => {}
+                        () = context.clock.sleep(pause) => {}
+                        () = self.rescheduled.notified() => {}
                     }
                 }
             }
         }
     }
 
-    async fn account(
-        &self,
-        owner: &AcmeCertificates,
-        clock: &Clock,
-    ) -> Result<AcmeAccount, AcmeError> {
-        let _opening = owner.accounts.lock().await;
-        AcmeAccount::open(&self.settings, clock).await
-    }
-
     /// [`Self::order`], again if the authority rejects nonces.
     async fn order_patiently(
         &self,
-        owner: &AcmeCertificates,
-        clock: &Clock,
+        context: &OrderContext,
+        lease: Option<&OrderLease<'_>>,
     ) -> Result<IssuedCertificate, AcmeError> {
         for _ in 1..ATTEMPTS {
-            match self.order(owner, clock).await {
+            match self.order(context, lease).await {
                 Err(AcmeError::RejectedNonces) => {}
                 ordered => return ordered,
             }
         }
-        self.order(owner, clock).await
+        self.order(context, lease).await
     }
 
     async fn order(
         &self,
-        owner: &AcmeCertificates,
-        clock: &Clock,
+        context: &OrderContext,
+        lease: Option<&OrderLease<'_>>,
     ) -> Result<IssuedCertificate, AcmeError> {
+        let folder = match &self.settings.storage {
+            StoragePlace::Folder(folder) => Some(AcmeStorage::new(folder.clone())),
+            StoragePlace::Redis(_) => None,
+        };
         // An authority issues a domain few certificates a week: none is wasted on a storage that cannot keep it.
-        self.settings.storage().prepare()?;
-        let account = self.account(owner, clock).await?;
+        folder.as_ref().map_or(Ok(()), AcmeStorage::prepare)?;
+        let account = context.account(&self.settings).await?;
+        let challenges = &context.challenges;
+        let _reserved = match self.settings.challenge {
+            AcmeChallenge::TlsAlpn01 => Some(challenges.reserve(&self.settings.domains).await),
+            AcmeChallenge::Http01 => None,
+        };
         let replaced = {
             let state = self.state.lock();
             state.certificate.clone().filter(|_| state.schedule.names_replaced())
         };
-        let issued = account.order(&owner.challenges, replaced.as_ref()).await?;
-        let (storage, name) = (self.settings.storage(), self.settings.certificate_file());
-        storage.write(&name, issued.pem.as_bytes())?;
+        let issued = Box::pin(account.order(OrderParts { challenges, replaced, lease })).await?;
+        if let Some(folder) = folder {
+            folder.write(&self.settings.certificate_name(), issued.pem.as_bytes())?;
+        }
         Ok(issued)
     }
 
     /// Presents the issued certificate to clients, or plans the next attempt.
-    fn record(
-        &self,
-        owner: &AcmeCertificates,
-        ordered: Result<IssuedCertificate, AcmeError>,
-        clock: &Clock,
-    ) {
+    fn record(&self, ordered: Result<IssuedCertificate, AcmeError>, context: &OrderContext) {
         let domains = self.settings.domains.join(", ");
-        let now = clock.now() / 1000;
+        let now = context.now();
         let mut state = self.state.lock();
         state.is_ordering = false;
         let outcome = match ordered {
@@ -301,8 +236,7 @@ impl ManagedCertificate {
                 state.schedule.succeed(validity, now);
                 state.last_error = None;
                 state.certificate = Some(issued.certificate);
-                let listeners = std::mem::take(&mut state.listeners);
-                state.present_on(listeners);
+                state.present();
                 let days = validity.not_after.saturating_sub(now) / (24 * 60 * 60);
                 tracing::info!(domains, days, "a certificate was issued");
                 OrderOutcome::Issued
@@ -321,19 +255,19 @@ impl ManagedCertificate {
                 OrderOutcome::Failed
             }
         };
-        owner.orders[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        context.count(outcome);
     }
 
     /// Asks the authority when the certificate should be renewed.
-    async fn ask(&self, owner: &AcmeCertificates, clock: &Clock) {
-        let certificate = self.state.lock().certificate.clone();
+    async fn ask(&self, context: &OrderContext) {
+        let certificate = self.certificate();
         let Some(certificate) = certificate else { return };
         let asked = async {
-            let account = self.account(owner, clock).await?;
+            let account = context.account(&self.settings).await?;
             account.renewal_window(&certificate).await
         };
-        let asked = clock.timeout(TIMEOUT, asked).await;
-        let (now, random) = (clock.now() / 1000, getrandom::u64().unwrap_or_default());
+        let asked = context.clock.timeout(TIMEOUT, asked).await;
+        let (now, random) = (context.now(), getrandom::u64().unwrap_or_default());
         let mut state = self.state.lock();
         match asked.unwrap_or(Err(AcmeError::Timeout(TIMEOUT))) {
             Ok(Some((window, again))) => state.schedule.suggest(window, again, [now, random]),

@@ -1,4 +1,4 @@
-//! The names of files in the storage: readable, and different for different certificates and accounts.
+//! The names of certificates and accounts in the storage: readable, and different for different certificates and accounts.
 
 use aws_lc_rs::digest::{SHA256, digest};
 

@@ -3,14 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, ExternalAccountKey,
-    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountBuilder, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
+    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
 use super::{
-    AcmeSettings, Challenges, RenewalWindow, StorageError,
+    AcmeSettings, Challenges, RenewalWindow, StorageError, StoragePlace,
+    account_store::AccountStore,
     challenges::PendingResponse,
     client::{AuthorityClient, RequestError},
+    lease::OrderLease,
+    responses::ChallengeResponse,
 };
 use crate::{
     clock::Clock,
@@ -26,22 +29,33 @@ const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
 
 /// An account.
-pub struct AcmeAccount {
+pub(super) struct AcmeAccount<'s> {
     account: Account,
     settings: Arc<AcmeSettings>,
+    store: AccountStore<'s>,
+}
+
+/// What an order needs besides its account.
+pub(super) struct OrderParts<'o> {
+    /// The responses while the authority checks the domains.
+    pub(super) challenges: &'o Arc<Challenges>,
+    /// The certificate that the new one replaces.
+    pub(super) replaced: Option<Certificate>,
+    /// The right to order, if gateways share the certificate.
+    pub(super) lease: Option<&'o OrderLease<'o>>,
 }
 
 /// A certificate that was issued. Without `Debug`, which would print the key.
-pub struct IssuedCertificate {
+pub(super) struct IssuedCertificate {
     /// The chain and the key, in PEM.
-    pub pem: String,
+    pub(super) pem: String,
     /// The same, ready for handshakes.
-    pub certificate: Certificate,
+    pub(super) certificate: Certificate,
 }
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-pub enum AcmeError {
+pub(super) enum AcmeError {
     /// The authority cannot be asked for anything.
     #[error("the directory {directory} cannot be used: {error}")]
     Directory {
@@ -59,12 +73,10 @@ pub enum AcmeError {
         error: String,
     },
     /// The stored account is damaged.
-    #[error(
-        "the stored account `{file}` cannot be read: {error}; remove the file for a new account"
-    )]
+    #[error("the stored account cannot be read: {error}; remove the {place} for a new account")]
     StoredAccount {
-        /// The file's name in the storage.
-        file: String,
+        /// Where it is stored.
+        place: String,
         /// The cause.
         error: serde_json::Error,
     },
@@ -119,43 +131,52 @@ fn has_type(error: &Error, kind: &str) -> bool {
     matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(kind))
 }
 
-impl AcmeAccount {
+impl<'s> AcmeAccount<'s> {
     /// The stored account, or a new one, which is stored.
     ///
     /// # Errors
     ///
     /// The authority cannot be reached or makes no account, or the storage cannot be used.
-    pub async fn open(settings: &Arc<AcmeSettings>, clock: &Clock) -> Result<Self, AcmeError> {
-        let client = AuthorityClient::new(&settings.tls, clock.clone());
-        let client = client.map_err(|error| directory_error(settings, &error.to_string()))?;
-        let builder = Account::builder_with_http(Box::new(client));
-        let (storage, file) = (settings.storage(), settings.account_file());
-        let account = if let Some(stored) = storage.read(&file)? {
-            let credentials = serde_json::from_slice(&stored)
-                .map_err(|error| AcmeError::StoredAccount { file, error })?;
-            let opened = builder.from_credentials(credentials).await;
-            opened.map_err(|error| directory_error(settings, &error.to_string()))?
-        } else {
-            let contact: Vec<String> =
-                settings.email.iter().map(|email| format!("mailto:{email}")).collect();
-            let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-            let new = NewAccount {
-                contact: &contact,
-                terms_of_service_agreed: true,
-                only_return_existing: false,
-            };
-            let external = external_key(settings);
-            let created = builder.create(&new, settings.directory.to_string(), external.as_ref());
-            let (account, credentials) =
-                created.await.map_err(|error| account_error(settings, &error))?;
-            let text = serde_json::to_vec(&credentials)
-                .map_err(|error| AcmeError::Order(error.to_string()))?;
-            storage.write(&file, &text)?;
-            let directory = &settings.directory;
-            tracing::info!(%directory, "an account was made at a certificate authority");
-            account
+    pub(super) async fn open(
+        settings: &Arc<AcmeSettings>,
+        store: AccountStore<'s>,
+        clock: &Clock,
+    ) -> Result<Self, AcmeError> {
+        let name = settings.account_name();
+        let account = match store.read(&name).await? {
+            Some(stored) => restore(settings, &store, &stored, clock).await?,
+            None => Self::create(settings, &store, clock).await?,
         };
-        Ok(Self { account, settings: Arc::clone(settings) })
+        Ok(Self { account, settings: Arc::clone(settings), store })
+    }
+
+    /// Makes an account at the authority, and stores it.
+    async fn create(
+        settings: &Arc<AcmeSettings>,
+        store: &AccountStore<'s>,
+        clock: &Clock,
+    ) -> Result<Account, AcmeError> {
+        let contact: Vec<String> =
+            settings.email.iter().map(|email| format!("mailto:{email}")).collect();
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let external = external_key(settings);
+        let builder = builder(settings, clock)?;
+        let created = builder.create(&new, settings.directory.to_string(), external.as_ref());
+        let (account, credentials) =
+            created.await.map_err(|error| account_error(settings, &error))?;
+        let text = serde_json::to_vec(&credentials)
+            .map_err(|error| AcmeError::Order(error.to_string()))?;
+        if let Some(other) = store.add(&settings.account_name(), &text).await? {
+            return restore(settings, store, &other, clock).await;
+        }
+        let directory = &settings.directory;
+        tracing::info!(%directory, "an account was made at a certificate authority");
+        Ok(account)
     }
 
     /// The time in which the authority wants `certificate` renewed, and the number of seconds until it wants to be
@@ -164,7 +185,7 @@ impl AcmeAccount {
     /// # Errors
     ///
     /// It does not answer, or not with a usable suggestion.
-    pub async fn renewal_window(
+    pub(super) async fn renewal_window(
         &self,
         certificate: &Certificate,
     ) -> Result<Option<(RenewalWindow, u64)>, AcmeError> {
@@ -183,29 +204,27 @@ impl AcmeAccount {
         }
     }
 
-    /// Orders a certificate, which may be the successor of `replaced`. While the authority checks the domains,
-    /// `challenges` responds.
+    /// Orders a certificate.
     ///
     /// # Errors
     ///
     /// The authority refuses the order, a domain or the request of the certificate, or does not answer.
-    pub async fn order(
+    pub(super) async fn order(
         &self,
-        challenges: &Arc<Challenges>,
-        replaced: Option<&Certificate>,
+        parts: OrderParts<'_>,
     ) -> Result<IssuedCertificate, AcmeError> {
         let settings = &self.settings;
         let identifiers: Vec<Identifier> =
             settings.domains.iter().map(|name| Identifier::Dns(name.to_string())).collect();
         let mut new = NewOrder::new(&identifiers);
-        if let Some(id) = replaced.and_then(identifier) {
+        if let Some(id) = parts.replaced.as_ref().and_then(identifier) {
             new = new.replaces(id.into_owned());
         }
         let mut order = match self.account.new_order(&new).await {
             Ok(order) => order,
-            Err(error) => return Err(self.refused(error)),
+            Err(error) => return Err(self.refused(error).await),
         };
-        let responses = self.respond(&mut order, challenges).await?;
+        let responses = self.respond(&mut order, &parts).await?;
         match order.poll_ready(&PATIENCE).await {
             Ok(OrderStatus::Ready) => {}
             Ok(_) => {
@@ -222,7 +241,11 @@ impl AcmeAccount {
         let key = order.finalize().await?;
         let chain = order.poll_certificate(&PATIENCE).await?;
         let pem = format!("{}\n{key}", chain.trim_end());
-        let path = settings.storage().path(&settings.certificate_file());
+        let name = settings.certificate_name();
+        let path = match &settings.storage {
+            StoragePlace::Folder(folder) => folder.join(name),
+            StoragePlace::Redis(_) => name.into(),
+        };
         let certificate = Certificate::parse(&path, pem.as_bytes())?;
         let missing = settings.domains.iter().find(|name| !certificate.covers(name));
         match missing {
@@ -231,14 +254,15 @@ impl AcmeAccount {
         }
     }
 
-    /// Responds to the check of each domain that has not been checked, and lets the authority begin.
+    /// Responds to the check of each domain that has not been checked, and lets the authority begin when all gateways
+    /// respond.
     async fn respond(
         &self,
         order: &mut Order,
-        challenges: &Arc<Challenges>,
+        parts: &OrderParts<'_>,
     ) -> Result<Vec<PendingResponse>, AcmeError> {
         let (mut responses, challenge) = (Vec::new(), self.settings.challenge);
-        let kind = match challenge {
+        let kind = || match challenge {
             AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
             AcmeChallenge::Http01 => ChallengeType::Http01,
         };
@@ -254,33 +278,70 @@ impl AcmeAccount {
                     return Err(AcmeError::Check { domain, problem });
                 }
             }
-            let Some(mut offered) = authorization.challenge(kind.clone()) else {
+            let Some(offered) = authorization.challenge(kind()) else {
                 return Err(AcmeError::NoChallenge { domain, challenge });
             };
             let proof = offered.key_authorization();
-            responses.push(match challenge {
+            let token = || ChallengeResponse::Token {
+                token: offered.token.as_str().into(),
+                key_authorization: proof.as_str().into(),
+            };
+            let response = match challenge {
                 AcmeChallenge::TlsAlpn01 => {
-                    challenges.respond_to_handshake(&domain, proof.digest().as_ref())?
+                    ChallengeResponse::handshake(&domain, proof.digest().as_ref())
                 }
-                AcmeChallenge::Http01 => {
-                    challenges.respond_to_token(&offered.token, proof.as_str())
-                }
-            });
-            offered.set_ready().await?;
+                AcmeChallenge::Http01 => Some(token()),
+            };
+            responses.extend(response);
         }
-        Ok(responses)
+        let pending: Result<Vec<_>, _> =
+            responses.iter().map(|response| parts.challenges.respond(response)).collect();
+        if let Some(lease) = parts.lease {
+            lease.share(&responses).await?;
+        }
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            if authorization.status == AuthorizationStatus::Pending
+                && let Some(mut offered) = authorization.challenge(kind())
+            {
+                offered.set_ready().await?;
+            }
+        }
+        Ok(pending?)
     }
 
     /// The error of a refused order. An account that the authority has forgotten is forgotten here as well, so that the
     /// next order makes a new one.
-    fn refused(&self, error: Error) -> AcmeError {
+    async fn refused(&self, error: Error) -> AcmeError {
         if has_type(&error, UNKNOWN_ACCOUNT)
-            && let Err(error) = self.settings.storage().remove(&self.settings.account_file())
+            && let Err(error) = self.store.remove(&self.settings.account_name()).await
         {
             return error.into();
         }
         error.into()
     }
+}
+
+fn builder(settings: &AcmeSettings, clock: &Clock) -> Result<AccountBuilder, AcmeError> {
+    let client = AuthorityClient::new(&settings.tls, clock.clone());
+    let client = client.map_err(|error| directory_error(settings, &error.to_string()))?;
+    Ok(Account::builder_with_http(Box::new(client)))
+}
+
+/// The account that was stored as `stored`.
+async fn restore(
+    settings: &AcmeSettings,
+    store: &AccountStore<'_>,
+    stored: &[u8],
+    clock: &Clock,
+) -> Result<Account, AcmeError> {
+    let credentials = serde_json::from_slice(stored).map_err(|error| AcmeError::StoredAccount {
+        place: store.describe(&settings.account_name()),
+        error,
+    })?;
+    let opened = builder(settings, clock)?.from_credentials(credentials).await;
+    opened.map_err(|error| directory_error(settings, &error.to_string()))
 }
 
 /// The failed check of an order; `None` if none has failed.

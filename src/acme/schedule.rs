@@ -131,6 +131,25 @@ impl RenewalSchedule {
         self.ask_at = now + FAILED_QUESTION_PAUSE;
     }
 
+    /// Gateways share the order, of which `failures` have failed since the last successful one: no order before
+    /// `retry_at`, unless an operator wants one.
+    pub fn hold(&mut self, failures: u32, retry_at: u64) {
+        if !self.is_forced {
+            self.failures = failures.min(32);
+            self.retry_at = retry_at;
+        }
+    }
+
+    /// This number of orders have failed since the last successful one, at all gateways.
+    pub fn count_failures(&mut self, failures: u32) {
+        self.failures = failures.min(32);
+    }
+
+    /// True if an operator wants a new certificate.
+    pub fn is_forced(&self) -> bool {
+        self.is_forced
+    }
+
     /// An operator wants a new certificate now.
     pub fn force(&mut self) {
         self.is_forced = true;

@@ -2,8 +2,11 @@
 
 use std::{fmt, path::PathBuf, sync::OnceLock};
 
-use super::{names, storage::AcmeStorage};
-use crate::{config::AcmeChallenge, tls::ClientTls};
+use super::{AcmeStorage, names, seal::StorageKey};
+use crate::{
+    config::AcmeChallenge,
+    tls::{Certificate, ClientTls},
+};
 
 /// What one certificate needs: two listeners with equal settings share it.
 #[derive(Debug, PartialEq)]
@@ -18,10 +21,34 @@ pub struct AcmeSettings {
     pub tls: ClientTls,
     /// How the authority checks the domains.
     pub challenge: AcmeChallenge,
-    /// The folder of accounts and certificates.
-    pub storage: PathBuf,
+    /// Where accounts and certificates are kept.
+    pub storage: StoragePlace,
     /// The account at the authority that the gateway's own belongs to.
     pub external_account: Option<ExternalAccount>,
+}
+
+/// Where accounts and certificates are kept.
+#[derive(Debug, PartialEq)]
+pub enum StoragePlace {
+    /// A folder of this gateway.
+    Folder(PathBuf),
+    /// The Redis of `store`, which gateways share. Records are sealed if there is a key.
+    Redis(Option<StorageKey>),
+}
+
+impl StoragePlace {
+    /// The key that seals records in Redis.
+    pub(super) fn storage_key(&self) -> Option<&StorageKey> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Redis(key) => key.as_ref(),
+        }
+    }
+
+    /// True if gateways share it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
 }
 
 /// An external account (RFC 8555, 7.3.4).
@@ -45,18 +72,19 @@ impl PartialEq for ExternalAccount {
 }
 
 impl AcmeSettings {
-    /// The storage.
-    pub fn storage(&self) -> AcmeStorage {
-        AcmeStorage::new(self.storage.clone())
-    }
-
-    /// The name of the certificate's file in the storage.
-    pub fn certificate_file(&self) -> String {
+    /// The name of the certificate in the storage: that of its file, with a folder.
+    pub fn certificate_name(&self) -> String {
         names::certificate_file(&self.domains, &self.directory)
     }
 
-    /// The name of the account's file in the storage.
-    pub(super) fn account_file(&self) -> String {
+    /// The certificate in the folder; `None` without one, or if it is kept in Redis. May wait for the folder.
+    pub fn certificate_in_folder(&self) -> Option<Certificate> {
+        let StoragePlace::Folder(folder) = &self.storage else { return None };
+        AcmeStorage::new(folder.clone()).certificate(&self.certificate_name())
+    }
+
+    /// The name of the account in the storage.
+    pub(super) fn account_name(&self) -> String {
         let email = self.email.as_deref().unwrap_or_default();
         let external = self.external_account.as_ref().map_or("", |own| &own.key_id);
         names::account_file(&[&self.directory, email, external])

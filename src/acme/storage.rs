@@ -10,8 +10,10 @@ use std::{
 
 use rustix::fs::{Access, access};
 
+use super::seal::SealError;
 use crate::{
     file::{FileError, READ_TIMEOUT, read_regular, read_within},
+    redis::RedisFailure,
     tls::Certificate,
 };
 
@@ -45,6 +47,20 @@ pub enum StorageError {
         /// The cause.
         error: io::Error,
     },
+    /// Redis does not answer, or answers with an error.
+    #[error("Redis cannot be used for certificates: {}", .0.label())]
+    Redis(RedisFailure),
+    /// A record in Redis cannot be used.
+    #[error("the record `{name}` in Redis {error}")]
+    Record {
+        /// Its key.
+        name: String,
+        /// The cause.
+        error: SealError,
+    },
+    /// Another gateway may order the certificate now.
+    #[error("the lease of the order in Redis was lost: another gateway may order the certificate")]
+    LostLease,
 }
 
 impl AcmeStorage {
@@ -159,11 +175,18 @@ impl AcmeStorage {
         let names = names.filter(|name| {
             Path::new(name).extension().is_some_and(|kind| kind == "pem") && !name.starts_with('.')
         });
-        let certificates = names.filter_map(|name| self.certificate(&name));
-        let covered = |own: &Certificate| domains.iter().filter(|name| own.covers(name)).count();
-        let certificates = certificates.filter(|own| covered(own) > 0);
-        certificates.max_by_key(|own| (covered(own), own.validity.not_after))
+        closest(names.filter_map(|name| self.certificate(&name)), domains)
     }
+}
+
+/// The certificate with most of `domains`, and of these the one that expires last; `None` if none has one of them.
+pub(super) fn closest(
+    certificates: impl Iterator<Item = Certificate>,
+    domains: &[Box<str>],
+) -> Option<Certificate> {
+    let covered = |own: &Certificate| domains.iter().filter(|name| own.covers(name)).count();
+    let certificates = certificates.filter(|own| covered(own) > 0);
+    certificates.max_by_key(|own| (covered(own), own.validity.not_after))
 }
 
 /// A new or emptied file that only the gateway's user can read.

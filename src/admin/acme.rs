@@ -40,6 +40,9 @@ struct OrderedCertificate {
     directory: Box<str>,
     #[schemars(extend("enum" = ["tls-alpn-01", "http-01"]))]
     challenge: String,
+    /// Where the account and the certificate are kept.
+    #[schemars(extend("enum" = ["folder", "redis"]))]
+    storage: &'static str,
     /// When the current certificate expires; null without one.
     expires_at: Option<u64>,
     /// When it will be renewed; null without one.
@@ -50,8 +53,10 @@ struct OrderedCertificate {
     failures: u32,
     /// Why the last order failed; null if it succeeded.
     last_error: Option<String>,
-    /// True while an order is being processed.
+    /// True while this gateway orders it.
     is_ordering: bool,
+    /// True while another gateway with the same storage orders it.
+    is_ordered_elsewhere: bool,
 }
 
 /// New certificates that an operator wants.
@@ -75,12 +80,14 @@ fn describe(report: AcmeReport) -> OrderedCertificate {
         domains: report.settings.domains.to_vec(),
         directory: report.settings.directory.clone(),
         challenge: report.settings.challenge.to_string(),
+        storage: if report.settings.storage.is_shared() { "redis" } else { "folder" },
         expires_at: report.not_after,
         renewal_at: report.renewal_at,
         retry_at: report.retry_at,
         failures: report.failures,
         last_error: report.last_error,
         is_ordering: report.is_ordering,
+        is_ordered_elsewhere: report.is_ordered_elsewhere,
     }
 }
 
@@ -121,6 +128,11 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     let mut family = start_counters(encoder, "acme_orders", help)?;
     for (label, outcome) in [("issued", OrderOutcome::Issued), ("failed", OrderOutcome::Failed)] {
         write_counter(&mut family, &[("outcome", label)], shared.acme.orders(outcome))?;
+    }
+    if let Some(storage) = shared.acme.shared_storage() {
+        let help = "Calls to Redis for certificates that are ordered by ACME which failed";
+        let mut family = start_counters(encoder, "acme_storage_failures", help)?;
+        write_counter(&mut family, &[], storage.failed_calls)?;
     }
     let reports = shared.acme.reports();
     let help = "When an ordered certificate expires, in seconds since the epoch";

@@ -40,6 +40,9 @@ struct Details {
     /// The first domain of each certificate that is ordered by ACME and not there yet. It does not make the gateway
     /// unready, because the authority asks the gateway before it issues the certificate.
     awaited_certificates: Vec<Box<str>>,
+    /// Why certificates cannot be exchanged with other gateways through Redis; null if they can, or need not. The current
+    /// ones stay, and the gateway is ready.
+    certificate_storage_note: Option<String>,
 }
 
 /// The health of the counter store.
@@ -105,7 +108,15 @@ fn details(shared: &Shared, workers: u64) -> Details {
         },
         throttle: throttle.map(|throttle| throttle_health(throttle.as_ref())),
         awaited_certificates: awaited_certificates(shared),
+        certificate_storage_note: certificate_storage_note(shared),
     }
+}
+
+fn certificate_storage_note(shared: &Shared) -> Option<String> {
+    let failure = shared.acme.shared_storage()?.failure?;
+    Some(format!(
+        "Redis cannot be used for certificates ({failure}): the current ones stay, and none is ordered"
+    ))
 }
 
 fn awaited_certificates(shared: &Shared) -> Vec<Box<str>> {

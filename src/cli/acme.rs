@@ -110,12 +110,19 @@ fn listed(answer: &Value) -> String {
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{}", names.join(", "));
         let mut line = |label: &str, value: String| writeln!(text, "  {label}: {value}");
-        let _ = line("expires", time(&own["expires_at"], "no certificate yet"));
+        let unknown = if own["storage"] == "redis" && own.get("renewal_at").is_none() {
+            "not known: it is kept in Redis, and no gateway was asked"
+        } else {
+            "no certificate yet"
+        };
+        let _ = line("expires", time(&own["expires_at"], unknown));
         if let Some(renewal) = own.get("renewal_at") {
             let _ = line("renewal", time(renewal, "as soon as there is a certificate"));
         }
         if own["is_ordering"] == true {
             let _ = line("state", "an order is being processed".to_owned());
+        } else if own["is_ordered_elsewhere"] == true {
+            let _ = line("state", "another gateway orders it".to_owned());
         }
         if let Some(error) = own["last_error"].as_str() {
             let error: String = error.chars().filter(|char| !char.is_control()).collect();
@@ -152,9 +159,12 @@ fn stored(path: &Path, env: &Environment, out: &mut dyn Write) -> Exit {
     let certificates: Vec<Value> = snapshot
         .acme_listeners()
         .map(|(settings, _)| {
-            let stored = settings.storage().certificate(&settings.certificate_file());
+            let storage = if settings.storage.is_shared() { "redis" } else { "folder" };
+            let stored = settings.certificate_in_folder();
             let expires = stored.map(|own| own.validity.not_after);
-            serde_json::json!({ "domains": settings.domains, "expires_at": expires })
+            serde_json::json!({
+                "domains": settings.domains, "expires_at": expires, "storage": storage,
+            })
         })
         .collect();
     let text = listed(&serde_json::json!({ "certificates": certificates }));
@@ -169,11 +179,12 @@ mod tests {
     fn each_certificate_has_its_lines() {
         let answer = serde_json::json!({"certificates": [
             {"domains": ["a.test", "b.test"], "expires_at": 1_800_000_000, "renewal_at": 1_797_000_000,
-             "is_ordering": false, "last_error": null},
+             "is_ordering": false, "is_ordered_elsewhere": true, "last_error": null},
             {"domains": ["c.test"], "expires_at": null, "renewal_at": null, "is_ordering": true,
              "last_error": "no\u{1b}[31m answer", "retry_at": 1_800_000_000},
         ]});
-        let expected = "a.test, b.test\n  expires: 2027-01-15T08:00:00Z\n  renewal: 2026-12-11T14:40:00Z\n\
+        let expected = "a.test, b.test\n  expires: 2027-01-15T08:00:00Z\n  renewal: 2026-12-11T14:40:00Z\n  \
+                        state: another gateway orders it\n\
                         c.test\n  expires: no certificate yet\n  renewal: as soon as there is a certificate\n  \
                         state: an order is being processed\n  last error: no[31m answer\n  \
                         next attempt: 2027-01-15T08:00:00Z\n";

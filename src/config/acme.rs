@@ -30,19 +30,60 @@ pub struct AcmeConfig {
     /// `http-01` connects to port 80, and every listener without `tls` answers.
     #[serde(default)]
     pub challenge: AcmeChallenge,
-    /// Folder of the account's key and of certificates with their keys, which only the gateway's user can read. It
-    /// is made if it is missing.
-    #[serde(default = "AcmeConfig::default_storage")]
-    pub storage: PathBuf,
+    /// Where the account's key and the certificates with their keys are kept: the path of a folder, which is made if
+    /// it is missing, and which only the gateway's user can read; or `redis`, the Redis of `store`, so that all gateways
+    /// with it make one order, and respond to the authority for each other.
+    #[serde(default)]
+    pub storage: AcmeStorageConfig,
+    /// Secret that encrypts what is kept in Redis: `env:NAME` or `file:PATH`, at least 32 bytes. It must be the same on
+    /// all gateways. Default: none; anyone who can read Redis has the private keys.
+    pub storage_key: Option<SecretReference>,
+    /// Path of a PEM file with the CAs that must have issued the client's certificate (mTLS). Default: clients need no
+    /// certificate.
+    pub client_ca: Option<PathBuf>,
     /// External account binding, for an authority that requires an account of its own. Default: none.
     pub eab: Option<EabConfig>,
 }
 
-impl AcmeConfig {
-    fn default_storage() -> PathBuf {
-        "/var/lib/tidegate/acme".into()
+/// Where accounts and certificates are kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum AcmeStorageConfig {
+    /// The Redis of `store`.
+    Redis,
+    /// A folder.
+    Folder(PathBuf),
+}
+
+impl Default for AcmeStorageConfig {
+    fn default() -> Self {
+        Self::Folder("/var/lib/tidegate/acme".into())
     }
 }
+
+impl ScalarValue for AcmeStorageConfig {
+    const EXPECTED: &'static str = "`redis`, or the path of a folder";
+    const PATTERN: &'static str = "^.+$";
+    const EXAMPLE: &'static str = "redis";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" => None,
+            "redis" => Some(Self::Redis),
+            path => Some(Self::Folder(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for AcmeStorageConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redis => f.write_str("redis"),
+            Self::Folder(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl_scalar!(AcmeStorageConfig);
 
 /// An external account at the authority (RFC 8555, 7.3.4).
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -195,6 +236,15 @@ mod tests {
         {
             assert!(parse::<DomainName>(bad).is_none(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_storage_is_redis_or_a_folder() {
+        assert_eq!(parse::<AcmeStorageConfig>("redis"), Some(AcmeStorageConfig::Redis));
+        for path in ["./redis", "/redis", "Redis"] {
+            assert_eq!(parse(path), Some(AcmeStorageConfig::Folder(path.into())));
+        }
+        assert_eq!(parse::<AcmeStorageConfig>(""), None);
     }
 
     #[test]

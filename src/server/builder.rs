@@ -123,7 +123,7 @@ impl ServerBuilder {
         let key_sets = Arc::new(KeySets::default());
         key_sets.apply(snapshot.jwt_methods());
         snapshot.reveal_acme_keys(config, &loaded.source, &*env)?;
-        let acme = Arc::new(AcmeCertificates::default());
+        let acme = Arc::new(AcmeCertificates::new(store.connector(), clock.clone()));
         acme.apply(snapshot.acme_listeners());
         let shared = Arc::new(Shared {
             traces,

@@ -6,13 +6,13 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
 use super::Snapshot;
 use super::section::Section;
-use crate::acme::{AcmeSettings, AcmeStorage, ExternalAccount};
+use crate::acme::{AcmeSettings, AcmeStorage, ExternalAccount, StorageKey, StoragePlace};
 use crate::config::{
-    AcmeChallenge, AcmeConfig, Config, ConfigSource, EabConfig, EnvLookup, Fault, Faults,
-    SecretReference,
+    AcmeChallenge, AcmeConfig, AcmeStorageConfig, Config, ConfigSource, EabConfig, EnvLookup,
+    Fault, Faults, SecretReference,
 };
 use crate::tls::{
-    Certificate, ClientTls, LiveCertificates, ServerCertificates, TlsError,
+    Certificate, ClientAuthorities, ClientTls, LiveCertificates, ServerCertificates, TlsError,
     client::OfferedToServer, server::OfferedProtocols,
 };
 
@@ -20,6 +20,8 @@ use crate::tls::{
 const MAX_DOMAINS: usize = 100;
 /// The length of the shortest key of an external account, in bytes.
 const MIN_KEY: usize = 16;
+/// The length of the shortest key of the storage, in bytes.
+const MIN_STORAGE_KEY: usize = 32;
 
 /// The settings; `None` if a file cannot be used.
 pub(super) fn settings(section: &Section<'_>, config: &AcmeConfig) -> Option<AcmeSettings> {
@@ -45,7 +47,12 @@ pub(super) fn settings(section: &Section<'_>, config: &AcmeConfig) -> Option<Acm
         directory: config.directory.to_string().into(),
         tls: tls.ok()?,
         challenge: config.challenge,
-        storage: config.storage.clone(),
+        storage: match &config.storage {
+            AcmeStorageConfig::Folder(folder) => StoragePlace::Folder(folder.clone()),
+            AcmeStorageConfig::Redis => {
+                StoragePlace::Redis(config.storage_key.as_ref().map(|_| StorageKey::default()))
+            }
+        },
         external_account: config.eab.as_ref().map(|eab| ExternalAccount {
             key_id: eab.key_id.as_str().into(),
             hmac_key: OnceLock::new(),
@@ -57,19 +64,24 @@ fn fault(section: &Section<'_>, error: &TlsError) {
     section.fault(error.to_string(), error.expected());
 }
 
-/// The certificates until the first order of this process: the stored one; or else another stored one with some of the
-/// domains, after a change of these; or else a placeholder.
+/// The certificates until the first order of this process: the one in the folder; or else another one there with some of
+/// the domains, after a change of these; or else a placeholder. `clients` are asked for certificates.
 pub(super) fn first_certificates(
     section: &Section<'_>,
     settings: &AcmeSettings,
+    clients: Option<&ClientAuthorities>,
     offered: OfferedProtocols,
 ) -> Option<Arc<ServerCertificates>> {
-    let storage = settings.storage();
-    let stored = storage
-        .certificate(&settings.certificate_file())
-        .or_else(|| storage.closest(&settings.domains));
+    let stored = match &settings.storage {
+        StoragePlace::Folder(folder) => {
+            let own = settings.certificate_in_folder();
+            own.or_else(|| AcmeStorage::new(folder.clone()).closest(&settings.domains))
+        }
+        // The gateway reads it when it has connected.
+        StoragePlace::Redis(_) => None,
+    };
     let first = stored.map_or_else(|| Certificate::placeholder(&settings.domains), Ok);
-    let certificates = first.and_then(|first| ServerCertificates::of_one(first, offered));
+    let certificates = first.and_then(|first| ServerCertificates::of_one(first, clients, offered));
     certificates.map_err(|error| fault(&section.at("domains"), &error)).ok().map(Arc::new)
 }
 
@@ -85,12 +97,30 @@ pub(super) fn check(root: &Section<'_>, config: &Config) {
                 "a listener without `tls`, which clients reach at port 80, or `tls-alpn-01`";
             section.at("challenge").fault(what, expected);
         }
-        let storage = AcmeStorage::new(acme.storage.clone());
-        if section.can_read(&["storage"])
-            && let Err(error) = storage.check_access()
-        {
-            let expected = "a folder in which the gateway's user can write: no certificate is ordered without it";
-            section.at("storage").note(error.to_string(), expected);
+        if section.can_read(&["storage"]) {
+            check_storage(&section, acme, config);
+        }
+    }
+}
+
+fn check_storage(section: &Section<'_>, acme: &AcmeConfig, config: &Config) {
+    match &acme.storage {
+        AcmeStorageConfig::Folder(folder) => {
+            if let Err(error) = AcmeStorage::new(folder.clone()).check_access() {
+                let expected = "a folder in which the gateway's user can write: no certificate is ordered without it";
+                section.at("storage").note(error.to_string(), expected);
+            }
+            if acme.storage_key.is_some() {
+                let what = "`storage_key` with a folder, in which nothing is encrypted";
+                section.at("storage_key").fault_at_key(what, "it with `storage: redis`");
+            }
+        }
+        AcmeStorageConfig::Redis => {
+            if config.store.redis.is_none() && section.root().can_read(&["store"]) {
+                let what = "`storage: redis` without `store.redis`";
+                let expected = "a section `redis` in `store`, or the path of a folder";
+                section.at("storage").fault(what, expected);
+            }
         }
     }
 }
@@ -108,11 +138,11 @@ impl Snapshot {
         self.listeners.iter().filter_map(|rules| rules.acme.as_ref().zip(rules.tls.as_ref()))
     }
 
-    /// Reads the keys of external accounts through `env`. Call it before the first order.
+    /// Reads the keys of external accounts and of storages through `env`. Call it before the first order.
     ///
     /// # Errors
     ///
-    /// A key cannot be read, or is not base64url.
+    /// A key cannot be read or is too short, or that of an account is not base64url.
     pub fn reveal_acme_keys(
         &self,
         config: &Config,
@@ -121,8 +151,21 @@ impl Snapshot {
     ) -> Result<(), Faults> {
         let mut faults = Vec::new();
         for (index, acme) in configured(config) {
-            let Some(EabConfig { hmac_key, .. }) = &acme.eab else { continue };
             let rules = self.listeners.get(index).and_then(|rules| rules.acme.as_ref());
+            if let Some(reference) = &acme.storage_key {
+                let place = rules.map(|settings| &settings.storage);
+                match (reveal_storage_key(reference, env), place) {
+                    (Ok(secret), Some(StoragePlace::Redis(Some(key)))) => {
+                        drop(key.secret.set(secret));
+                    }
+                    (Err((what, expected, _)), _) => {
+                        let path = format!("listen[{index}].tls.acme.storage_key");
+                        faults.push(source.fault(&path, what, expected));
+                    }
+                    (Ok(_), _) => {}
+                }
+            }
+            let Some(EabConfig { hmac_key, .. }) = &acme.eab else { continue };
             let external = rules.and_then(|settings| settings.external_account.as_ref());
             match (reveal(hmac_key, env), external) {
                 (Ok(key), Some(external)) => drop(external.hmac_key.set(key)),
@@ -137,14 +180,30 @@ impl Snapshot {
     }
 }
 
-/// The faults of keys of external accounts that are readable on this machine but not usable.
+/// The faults of keys of external accounts and of storages that are readable on this machine but not usable.
 pub fn acme_key_faults(config: &Config, source: &ConfigSource, env: EnvLookup<'_>) -> Vec<Fault> {
-    let faults = configured(config).filter_map(|(index, acme)| {
-        let (what, expected, is_fault) = reveal(&acme.eab.as_ref()?.hmac_key, env).err()?;
-        let path = format!("listen[{index}].tls.acme.eab.hmac_key");
-        is_fault.then(|| source.fault(&path, what, expected))
-    });
-    faults.collect()
+    let mut faults = Vec::new();
+    for (index, acme) in configured(config) {
+        let account = acme.eab.as_ref().and_then(|eab| reveal(&eab.hmac_key, env).err());
+        let storage = acme.storage_key.as_ref();
+        let storage = storage.and_then(|own| reveal_storage_key(own, env).err());
+        for (error, key) in [(account, "eab.hmac_key"), (storage, "storage_key")] {
+            let Some((what, expected, true)) = error else { continue };
+            let path = format!("listen[{index}].tls.acme.{key}");
+            faults.push(source.fault(&path, what, expected));
+        }
+    }
+    faults
+}
+
+/// The secret of a storage. An error is as for [`reveal`].
+fn reveal_storage_key(
+    reference: &SecretReference,
+    env: EnvLookup<'_>,
+) -> Result<Box<str>, (String, String, bool)> {
+    let text = reference.reveal_at_least(MIN_STORAGE_KEY, env);
+    let text = text.map_err(|error| (error.to_string(), error.expected(), error.is_fault()))?;
+    Ok(text.trim().into())
 }
 
 /// The key of an external account. An error: what is wrong, what was expected, and true if it is wrong on every machine.

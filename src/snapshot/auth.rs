@@ -117,6 +117,7 @@ fn ensure_consumers(section: &Section<'_>, config: &Config, credentials: &str, o
 fn note_missing_client_ca(section: &Section<'_>, config: &Config) {
     let asks = |tls: &config::ListenerTls| {
         tls.certificates.iter().any(|certificate| certificate.client_ca.is_some())
+            || tls.acme.as_ref().is_some_and(|acme| acme.client_ca.is_some())
     };
     let mut listeners = config.listen.iter().filter_map(|own| own.tls.as_ref());
     if !listeners.any(asks) {

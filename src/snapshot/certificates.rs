@@ -98,8 +98,10 @@ impl Snapshot {
         for entry in entries.chain(admin) {
             files.extend(entry.files().cloned());
         }
-        for (settings, _) in self.acme_listeners() {
+        for (settings, live) in self.acme_listeners() {
             files.extend(settings.tls.files.iter().cloned());
+            // Also while the certificate is a placeholder.
+            files.extend(live.client_file().cloned());
         }
         for upstream in &self.upstreams {
             let UpstreamKind::Servers(servers) = &upstream.kind else { continue };

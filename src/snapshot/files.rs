@@ -118,6 +118,9 @@ fn named_files<'a>(root: &Section<'a>, config: &Config) -> Vec<NamedFile<'a>> {
         let Some(acme) = listener.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { continue };
         let section = root.at("listen").index(index).at("tls").at("acme");
         add(section.at("directory_ca"), acme.directory_ca.as_ref(), FileContent::Public);
+        add(section.at("client_ca"), acme.client_ca.as_ref(), FileContent::Public);
+        let storage_key = acme.storage_key.as_ref().and_then(secret_file);
+        add(section.at("storage_key"), storage_key, FileContent::Secret);
         let key = acme.eab.as_ref().and_then(|eab| secret_file(&eab.hmac_key));
         add(section.at("eab").at("hmac_key"), key, FileContent::Secret);
     }

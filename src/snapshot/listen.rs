@@ -13,7 +13,7 @@ use crate::config::{
 use crate::identity::TrustedProxies;
 use crate::route::normalize::Slashes;
 use crate::tls::{
-    Certificate, LiveCertificates, ServerCertificates, TlsError,
+    Certificate, ClientAuthorities, LiveCertificates, ServerCertificates, TlsError,
     server::{CertificateEntry, OfferedProtocols},
 };
 use crate::{connection_state::ClientTimeouts, http1::HeadBounds};
@@ -163,20 +163,26 @@ fn listener_certificates(
     offered: OfferedProtocols,
 ) -> (Option<Arc<LiveCertificates>>, Option<Arc<AcmeSettings>>) {
     let section = section.at("tls");
-    let live = |own| Arc::new(LiveCertificates::new(own, offered));
+    let live = |own, clients| Arc::new(LiveCertificates::new(own, clients, offered));
     let Some(config) = &tls.acme else {
         let section = section.at("certificates");
         let expected = "at least one certificate, or `acme`";
         section.ensure(!tls.certificates.is_empty(), "no certificate", expected);
-        return (server_names(&section, &tls.certificates, offered).map(live), None);
+        let own = server_names(&section, &tls.certificates, offered);
+        return (own.map(|own| live(own, None)), None);
     };
     if !tls.certificates.is_empty() {
         section.at("certificates").fault_at_key("both `certificates` and `acme`", "one of them");
         return (None, None);
     }
-    let Some(settings) = acme::settings(&section.at("acme"), config) else { return (None, None) };
-    let first = acme::first_certificates(&section.at("acme"), &settings, offered);
-    (first.map(live), Some(Arc::new(settings)))
+    let section = section.at("acme");
+    let Some(settings) = acme::settings(&section, config) else { return (None, None) };
+    let clients = config.client_ca.as_deref().map(ClientAuthorities::load).transpose();
+    let Ok(clients) = clients.map_err(|error| tls_fault(&section.at("client_ca"), &error)) else {
+        return (None, None);
+    };
+    let first = acme::first_certificates(&section, &settings, clients.as_ref(), offered);
+    (first.map(|first| live(first, clients)), Some(Arc::new(settings)))
 }
 
 /// Reads the certificates of the listener at `section`.
@@ -202,7 +208,8 @@ fn server_names(
             continue;
         }
         let name = Certificate::load(&files.cert, &files.key).and_then(|certificate| {
-            CertificateEntry::new(certificate, files.client_ca.as_deref(), offered)
+            let clients = files.client_ca.as_deref().map(ClientAuthorities::load).transpose()?;
+            CertificateEntry::new(certificate, clients.as_ref(), offered)
         });
         match name {
             Ok(name) => entries.push(Arc::new(name)),

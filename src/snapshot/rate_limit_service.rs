@@ -126,7 +126,7 @@ fn listener(section: &Section<'_>, service: &RateLimitServiceConfig) -> Listener
     let tls = service.tls.as_ref().and_then(|tls| certificates(section, tls, offered));
     ListenerRules {
         address: service.address.to_string().into(),
-        tls: tls.map(|tls| Arc::new(LiveCertificates::new(tls, offered))),
+        tls: tls.map(|tls| Arc::new(LiveCertificates::new(tls, None, offered))),
         acme: None,
         http2: true,
         proxy_protocol: None,

@@ -5,19 +5,33 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustls::pki_types::CertificateDer;
 
-use super::{Certificate, ServerCertificates, TlsError, server::OfferedProtocols};
+use super::{
+    Certificate, ClientAuthorities, ServerCertificates, TlsError, TlsFile, server::OfferedProtocols,
+};
 
 /// The certificates of a listener. A handshake keeps the ones that it began with.
 #[derive(Debug)]
 pub struct LiveCertificates {
     current: ArcSwap<ServerCertificates>,
+    /// What [`Self::replace`] asks clients for; `None`: they need no certificate.
+    clients: Option<ClientAuthorities>,
     offered: OfferedProtocols,
 }
 
 impl LiveCertificates {
-    /// Starts with `certificates`, whose handshakes offer `offered`.
-    pub fn new(certificates: Arc<ServerCertificates>, offered: OfferedProtocols) -> Self {
-        Self { current: ArcSwap::new(certificates), offered }
+    /// Starts with `certificates`, whose handshakes offer `offered`. With a certificate that replaces them, clients need
+    /// one from `clients`.
+    pub fn new(
+        certificates: Arc<ServerCertificates>,
+        clients: Option<ClientAuthorities>,
+        offered: OfferedProtocols,
+    ) -> Self {
+        Self { current: ArcSwap::new(certificates), clients, offered }
+    }
+
+    /// The file of the authorities of clients.
+    pub fn client_file(&self) -> Option<&TlsFile> {
+        self.clients.as_ref().map(ClientAuthorities::file)
     }
 
     /// The current certificates.
@@ -37,7 +51,9 @@ impl LiveCertificates {
     ///
     /// It names no host.
     pub fn replace(&self, certificate: Certificate) -> Result<(), TlsError> {
-        self.current.store(Arc::new(ServerCertificates::of_one(certificate, self.offered)?));
+        let clients = self.clients.as_ref();
+        let certificates = ServerCertificates::of_one(certificate, clients, self.offered)?;
+        self.current.store(Arc::new(certificates));
         Ok(())
     }
 }

@@ -10,7 +10,9 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use rustls::{
     ServerConfig,
-    server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier},
+    server::{
+        NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier, danger::ClientCertVerifier,
+    },
     sign::SingleCertAndKey,
 };
 
@@ -72,6 +74,35 @@ impl SelectedCertificate {
     }
 }
 
+/// The authorities that must have issued the certificates of clients.
+#[derive(Clone, Debug)]
+pub struct ClientAuthorities {
+    file: TlsFile,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientAuthorities {
+    /// Reads them from a PEM file.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read or used.
+    pub fn load(path: &Path) -> Result<Self, TlsError> {
+        let (file, roots, _) = pem::authorities(path)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+        let verifier = verifier.build().map_err(|error| TlsError::Refused {
+            path: shown(path),
+            error: rustls::Error::General(error.to_string()),
+        })?;
+        Ok(Self { file, verifier })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &TlsFile {
+        &self.file
+    }
+}
+
 /// The protocols that a listener offers in its handshakes (ALPN).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OfferedProtocols {
@@ -82,15 +113,15 @@ pub enum OfferedProtocols {
 }
 
 impl CertificateEntry {
-    /// Builds the rules of handshakes with `certificate`. With `client_ca`, clients need a certificate from an
-    /// authority in that file.
+    /// Builds the rules of handshakes with `certificate`. With `clients`, they need a certificate from one of these
+    /// authorities.
     ///
     /// # Errors
     ///
-    /// The certificate names no host, or the authorities cannot be read or used.
+    /// The certificate names no host.
     pub fn new(
         certificate: Certificate,
-        client_ca: Option<&Path>,
+        clients: Option<&ClientAuthorities>,
         offered: OfferedProtocols,
     ) -> Result<Self, TlsError> {
         if !certificate.names_a_host() {
@@ -101,23 +132,14 @@ impl CertificateEntry {
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| TlsError::Refused { path: "TLS".to_owned(), error })?;
         let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(&certificate.key)));
-        let mut client_ca_file = None;
-        let mut config = match client_ca {
+        let mut config = match clients {
             None => {
                 let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
                 config.ticketer = ticketer()?;
                 config
             }
-            Some(path) => {
-                let (file, roots, _) = pem::authorities(path)?;
-                client_ca_file = Some(file);
-                let roots = Arc::new(roots);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                    .build()
-                    .map_err(|error| TlsError::Refused {
-                        path: shown(path),
-                        error: rustls::Error::General(error.to_string()),
-                    })?;
+            Some(clients) => {
+                let verifier = Arc::clone(&clients.verifier);
                 let mut config =
                     builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver);
                 // A resumed session would skip the check of the client's certificate.
@@ -131,7 +153,8 @@ impl CertificateEntry {
             OfferedProtocols::Http2AndHttp1 => &[ALPN_HTTP2, ALPN_HTTP1],
         };
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(Self { certificate, config: Arc::new(config), client_ca: client_ca_file })
+        let client_ca = clients.map(|clients| clients.file.clone());
+        Ok(Self { certificate, config: Arc::new(config), client_ca })
     }
 
     /// The files of the certificate, its key, and the CAs of clients.
@@ -164,13 +187,17 @@ impl ServerCertificates {
         Ok(Self { entries: entries.into(), exact, wildcards, has_client_auth })
     }
 
-    /// One certificate, which all clients get.
+    /// One certificate, which all clients get. With `clients`, they need one from these authorities.
     ///
     /// # Errors
     ///
     /// It names no host.
-    pub fn of_one(certificate: Certificate, offered: OfferedProtocols) -> Result<Self, TlsError> {
-        let entry = CertificateEntry::new(certificate, None, offered)?;
+    pub fn of_one(
+        certificate: Certificate,
+        clients: Option<&ClientAuthorities>,
+        offered: OfferedProtocols,
+    ) -> Result<Self, TlsError> {
+        let entry = CertificateEntry::new(certificate, clients, offered)?;
         Self::new(vec![Arc::new(entry)]).map_err(|(name, ..)| TlsError::Refused {
             path: name.into(),
             error: rustls::Error::General("a name in two certificates".to_owned()),

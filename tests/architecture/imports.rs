@@ -35,11 +35,12 @@ const LEAVES: [&str; 25] = [
 ];
 
 /// The imports that leaves are allowed, each with its reason.
-const ALLOWED: [(&str, &str, &str); 100] = [
+const ALLOWED: [(&str, &str, &str); 101] = [
     ("acme", "clock", "orders are due at a time, and their pauses wait on the clock"),
     ("acme", "config", "the challenge is its type"),
     ("acme", "file", "accounts and certificates are files"),
     ("acme", "http_client", "authorities are asked by the client of the gateway itself"),
+    ("acme", "redis", "gateways share certificates in Redis"),
     ("acme", "tls", "it makes and shows certificates"),
     ("ext_authz", "grpc", "a response has a gRPC status"),
     ("ext_authz", "http1", "a check describes a request, by the rules for requests"),

@@ -24,9 +24,11 @@ const RESERVED: [Reserved; 13] = [
             "src/throttle/waiting_room/redis.rs",
             "src/overrides/redis.rs",
             "src/consumer_store/redis.rs",
+            "src/acme/redis.rs",
         ],
         why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters and one the \
-              waiting room, one of `overrides` shares overrides, and one of `consumer_store` has the consumers",
+              waiting room, one of `overrides` shares overrides, one of `consumer_store` has the consumers, and one \
+              of `acme` shares certificates",
     },
     Reserved {
         path: "reqwest",

@@ -7,6 +7,10 @@ mod check;
 mod operators;
 /// The time of renewals.
 mod renewal;
+/// Several gateways with one Redis.
+mod shared;
+/// Redis fails, or has damaged values.
+mod shared_faults;
 
 use std::{
     fs,
@@ -68,9 +72,13 @@ impl Setting {
     }
 
     fn with_accounts(accounts: Vec<(&'static str, &'static str)>) -> Self {
+        Self::with_pebble(|ports| Pebble::with_accounts(ports, &[A, B], accounts))
+    }
+
+    fn with_pebble(start: impl FnOnce(CheckedPorts) -> Pebble) -> Self {
         let ports = CheckedPorts { http: free_port(), tls: free_port() };
         Self {
-            pebble: Pebble::with_accounts(ports, &[A, B], accounts),
+            pebble: start(ports),
             ports,
             storage: tempfile::tempdir().expect("a directory"),
             client: Arc::new(trusting_client(&["http/1.1"])),

@@ -133,7 +133,7 @@ impl Scraped {
 
 /// The metrics of a gateway with a stored certificate that was ordered by ACME.
 fn metrics_of_ordered_certificate() -> String {
-    let folder = tempfile::tempdir().expect("a directory");
+    let (folder, redis) = (tempfile::tempdir().expect("a directory"), RedisServer::start());
     let authority = Authority::new("tests");
     let yaml = fill(
         "
@@ -144,19 +144,24 @@ fn metrics_of_ordered_certificate() -> String {
           - address: 127.0.0.1:0
             tls:
               acme: {domains: [b.test, a.test], directory: 'https://127.0.0.1:1/', directory_ca: '{ca}', storage: '{storage}'}
+          - address: 127.0.0.1:0
+            tls:
+              acme: {domains: [c.test], directory: 'https://127.0.0.1:1/', directory_ca: '{ca}', storage: redis}
+        store: {redis: {shards: [{primary: '{redis}'}]}}
         upstreams: {app: {respond: {}}}
         routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
         ",
         [
-            ("ca", authority.write(folder.path(), "ca.pem").display()),
-            ("storage", folder.path().display()),
+            ("ca", authority.write(folder.path(), "ca.pem").display().to_string()),
+            ("storage", folder.path().display().to_string()),
+            ("redis", redis.url()),
         ],
     );
     let snapshot = Snapshot::compile(&config::parse("t.yaml", &yaml).expect("valid"));
     let snapshot = snapshot.expect("valid");
     for (settings, _) in snapshot.acme_listeners() {
         let identity = authority.issue(&["a.test", "b.test"]);
-        let stored = folder.path().join(settings.certificate_file());
+        let stored = folder.path().join(settings.certificate_name());
         fs::write(stored, identity.cert + &identity.key).expect("a file");
     }
     let gateway = Gateway::start(&yaml);

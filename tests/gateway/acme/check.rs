@@ -32,7 +32,7 @@ fn what_no_authority_could_issue_is_a_fault() {
     };
     assert_eq!(messages(&valid), "");
     assert!(!storage.exists(), "a check makes no folder");
-    let file = ca.display().to_string();
+    let (file, own) = (ca.display().to_string(), format!("storage: '{}'", storage.display()));
     for (from, to, expected) in [
         ("[a.test]", "['*.a.test']", "`*.a.test`, expected a DNS name without a wildcard"),
         ("[a.test]", "[127.0.0.1]", "`127.0.0.1`, expected a DNS name"),
@@ -44,6 +44,19 @@ fn what_no_authority_could_issue_is_a_fault() {
         ("https:", "http:", "expected an https:// URL"),
         ("storage: '", &format!("storage: '{file}"), "cannot write"),
         ("directory_ca: '", "directory_ca: '/nowhere", "does not exist"),
+        ("{domains", "{client_ca: /nowhere/ca.pem, domains", "/nowhere/ca.pem"),
+        (
+            &own,
+            "storage: redis",
+            "`storage: redis` without `store.redis`, expected a section `redis`",
+        ),
+        (&own, "storage: ''", "expected `redis`, or the path of a folder"),
+        (
+            "{domains",
+            "{storage_key: 'env:KEY', domains",
+            "`storage_key` with a folder, in which nothing is encrypted",
+        ),
+        ("{domains", "{storage_key: secret, domains", "expected env:NAME or file:PATH"),
         (
             "acme: {",
             "certificates: [{cert: a, key: b}]\n      acme: {",
@@ -58,6 +71,11 @@ fn what_no_authority_could_issue_is_a_fault() {
         let found = messages(&valid.replace(from, to));
         assert!(found.contains(expected), "{to}: {found}");
     }
+    let shared = valid.replace(&own, "storage: redis");
+    let shared =
+        format!("{shared}store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1'}}]}}}}");
+    let found = messages(&shared);
+    assert!(!found.contains("acme"), "{found}");
     let plain = valid.replace("{domains", "{challenge: http-01, domains");
     let plain = plain.replace("listen:\n", "listen:\n  - address: 127.0.0.1:81\n");
     assert_eq!(messages(&plain), "");

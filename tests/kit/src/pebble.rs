@@ -40,8 +40,15 @@ pub struct Pebble {
     ports: CheckedPorts,
     /// The names of domains, which it resolves: with 127.0.0.1 unless a test changes them.
     pub dns: DnsServer,
+    options: PebbleOptions,
+}
+
+/// How it differs from a lenient authority.
+struct PebbleOptions {
     /// External accounts: a key's identifier and the key in base64url. Without one, none is required.
     accounts: Vec<(&'static str, &'static str)>,
+    /// The share of good nonces that it rejects, in percent.
+    rejected_nonces: &'static str,
 }
 
 impl Pebble {
@@ -56,6 +63,17 @@ impl Pebble {
         domains: &[&str],
         accounts: Vec<(&'static str, &'static str)>,
     ) -> Self {
+        let rejected_nonces = REJECTED_NONCES;
+        Self::with_options(ports, domains, PebbleOptions { accounts, rejected_nonces })
+    }
+
+    /// [`Self::start`]; it accepts all good nonces, so that no order is repeated, and a test can count them.
+    pub fn with_all_nonces(ports: CheckedPorts, domains: &[&str]) -> Self {
+        let options = PebbleOptions { accounts: Vec::new(), rejected_nonces: "0" };
+        Self::with_options(ports, domains, options)
+    }
+
+    fn with_options(ports: CheckedPorts, domains: &[&str], options: PebbleOptions) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let authority = Authority::new("the directory's authority");
         authority.write(directory.path(), "ca.pem");
@@ -66,8 +84,8 @@ impl Pebble {
             dns.set_addresses(domain, &["127.0.0.1"]);
         }
         let address = free_address();
-        let child = spawn(directory.path(), address, ports, &dns, &accounts);
-        Self { child, directory, address, identity, ports, dns, accounts }
+        let child = spawn(directory.path(), address, ports, &dns, &options);
+        Self { child, directory, address, identity, ports, dns, options }
     }
 
     /// The URL of its directory.
@@ -78,6 +96,12 @@ impl Pebble {
     /// The authority of its own certificate.
     pub fn ca(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
+    }
+
+    /// The number of orders since it was started.
+    pub fn orders(&self) -> usize {
+        let log = fs::read_to_string(self.directory.path().join("pebble.log")).expect("a file");
+        log.matches("Added order").count()
     }
 
     /// Ends it.
@@ -91,7 +115,7 @@ impl Pebble {
     pub fn restart(&mut self) {
         self.stop();
         let path = self.directory.path();
-        self.child = spawn(path, self.address, self.ports, &self.dns, &self.accounts);
+        self.child = spawn(path, self.address, self.ports, &self.dns, &self.options);
     }
 }
 
@@ -106,7 +130,7 @@ fn spawn(
     address: SocketAddr,
     ports: CheckedPorts,
     dns: &DnsServer,
-    accounts: &[(&str, &str)],
+    PebbleOptions { accounts, rejected_nonces }: &PebbleOptions,
 ) -> Child {
     let management = free_address();
     let mut keys = String::new();
@@ -132,7 +156,7 @@ fn spawn(
         .arg(&file)
         .args(["-strict", "-dnsserver", &dns.address.to_string()])
         .env("PEBBLE_VA_NOSLEEP", "1")
-        .env("PEBBLE_WFE_NONCEREJECT", REJECTED_NONCES)
+        .env("PEBBLE_WFE_NONCEREJECT", rejected_nonces)
         // Each order checks each domain.
         .env("PEBBLE_AUTHZREUSE", "0")
         .stdin(Stdio::null())
