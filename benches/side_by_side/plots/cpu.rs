@@ -139,7 +139,7 @@ impl Bars {
         for value in axis.ticks() {
             let x = axis.place(value);
             svg.grid_line(Point { x, y: first }, Point { x, y: last });
-            svg.text(Place::Around(Point { x, y: last + 14.0 }), Size::Small, &number(value));
+            svg.text(Place::Around(Point { x, y: last + 14.0 }), Size::Normal, &number(value));
         }
         let title = Place::Around(Point { x: middle, y: last + 31.0 });
         svg.text(title, Size::Normal, self.title);
@@ -164,7 +164,7 @@ impl Group {
             svg.bar(area, look(gateway));
             let text = if value < 100.0 { format!("{value:.1}") } else { number(value) };
             let beside = Place::From(Point { x: end + 4.0, y: top + 9.0 });
-            svg.text(beside, Size::Small, &text);
+            svg.text(beside, Size::Normal, &text);
         }
     }
 }

@@ -39,13 +39,13 @@ impl Panel {
             let y = vertical.place(value);
             svg.grid_line(Point { x: left, y }, Point { x: area.right(), y });
             let place = Place::To(Point { x: left - 6.0, y: y + 4.0 });
-            svg.text(place, Size::Small, &number(value));
+            svg.text(place, Size::Normal, &number(value));
         }
         for &value in &self.horizontal_ticks {
             let x = horizontal.place(value);
             svg.grid_line(Point { x, y: top }, Point { x, y: area.bottom() });
             let place = Place::Around(Point { x, y: area.bottom() + 15.0 });
-            svg.text(place, Size::Small, &number(value));
+            svg.text(place, Size::Normal, &number(value));
         }
         let corner = Point { x: left, y: area.bottom() };
         svg.axis_line(corner, Point { x: area.right(), y: area.bottom() });

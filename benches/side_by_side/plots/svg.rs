@@ -42,10 +42,8 @@ pub(super) enum Place {
 pub(super) enum Size {
     /// The heading of a panel.
     Heading,
-    /// Names and titles of axes.
+    /// All other text.
     Normal,
-    /// Values, ticks and captions.
-    Small,
 }
 
 /// What distinguishes a series besides its colour, for readers who cannot tell the colours apart.
@@ -109,7 +107,6 @@ impl Svg {
         let size = match size {
             Size::Heading => "font-size=\"13\" font-weight=\"bold\"",
             Size::Normal => "font-size=\"12\"",
-            Size::Small => "font-size=\"12\"",
         };
         let text = escaped(text);
         self.element(format_args!(
