@@ -6,6 +6,8 @@ mod crowd;
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
+/// Replies that a partition has swallowed.
+mod partition;
 /// A rush, and its replay.
 mod replayed_rush;
 /// One gateway: when it throttles, which users it admits, and what denied users receive.
