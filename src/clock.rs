@@ -30,7 +30,7 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures_util::future::{Either, select};
@@ -318,18 +318,24 @@ impl ManualClock {
 
 /// The time of day in ms since the Unix epoch.
 fn system_millis() -> u64 {
-    let time = read(ClockId::Realtime);
-    time.tv_sec.max(0) as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+    time_of_day().as_millis() as u64
 }
 
 /// The time of day in ns since the Unix epoch.
 fn system_nanos() -> u64 {
-    in_nanos(read(ClockId::Realtime))
+    time_of_day().as_nanos() as u64
+}
+
+/// The time of day since the Unix epoch, read through the C library: libfaketime can shift it.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
+fn time_of_day() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The time of the system's monotonic clock in ns.
 fn monotonic_nanos() -> u64 {
-    in_nanos(read(ClockId::Monotonic))
+    let time = monotonic_time();
+    time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The time of the system's monotonic clock in µs.
@@ -337,13 +343,9 @@ pub fn instant_micros() -> u64 {
     monotonic_nanos() / 1000
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that reads a clock")]
-fn read(clock: ClockId) -> Timespec {
-    clock_gettime(clock)
-}
-
-fn in_nanos(time: Timespec) -> u64 {
-    time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock in ns")]
+fn monotonic_time() -> Timespec {
+    clock_gettime(ClockId::Monotonic)
 }
 
 /// The time of the system's monotonic clock, for measuring durations.

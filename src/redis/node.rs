@@ -92,8 +92,23 @@ impl NodeConnection {
     /// server that is no longer the primary.
     pub(crate) fn is_stale(&self) -> bool {
         let now = self.node.health.reachability();
-        matches!(now, Reachability::Up(_)) && now != self.reachability
+        is_newer(now, self.reachability)
     }
+
+    /// Waits until the connection is stale.
+    pub(crate) fn until_stale(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.node.health.subscribe();
+        let made = self.reachability;
+        async move {
+            // Fails if the node ends, and the connection with it.
+            drop(changes.wait_for(|now| is_newer(*now, made)).await);
+        }
+    }
+}
+
+/// True if the server came up after a connection was made that has seen it in the state `made`.
+fn is_newer(now: Reachability, made: Reachability) -> bool {
+    matches!(now, Reachability::Up(_)) && now != made
 }
 
 impl RedisNode {

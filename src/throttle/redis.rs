@@ -107,6 +107,24 @@ impl RedisFilterStore {
         outcome
     }
 
+    /// Replaces the connection.
+    async fn connect(&mut self) -> Result<(), RedisFailure> {
+        self.connection = None;
+        self.connection = Some(self.connector.connect(&self.name).await?);
+        Ok(())
+    }
+
+    /// The time of the server, and its distance from this machine's.
+    async fn read_clocks(&mut self) -> Result<ServerTime, RedisFailure> {
+        let before = self.clock.store_time();
+        let theirs = self.server_time().await?;
+        let passed = self.clock.store_time().ms_since(before);
+        let now = self.clock.manual_now().unwrap_or(theirs);
+        // The server read its clock about halfway between.
+        let clock_offset = now.ms_since(before.saturating_add_signed(passed / 2));
+        Ok(ServerTime { now, clock_offset })
+    }
+
     /// The time of the server.
     async fn server_time(&mut self) -> Result<StoreTime, RedisFailure> {
         let mut connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
@@ -129,19 +147,26 @@ impl RedisFilterStore {
 }
 
 impl FilterStore for RedisFilterStore {
+    /// The first call of a tick, and the only one that connects.
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
-        // The first call of a tick, and the only one that connects.
-        if self.connection.as_ref().is_none_or(NodeConnection::is_stale) {
-            self.connection = None;
-            self.connection = Some(self.connector.connect(&self.name).await?);
+        let stale = match &self.connection {
+            Some(connection) if !connection.is_stale() => connection.until_stale(),
+            _ => {
+                self.connect().await?;
+                return self.read_clocks().await;
+            }
+        };
+        // After a partition, the reply over an old connection is late or lost, while a new one works.
+        let read = tokio::select! {
+            biased;
+            read = self.read_clocks() => Some(read),
+            () = stale => None,
+        };
+        if let Some(read) = read {
+            return read;
         }
-        let before = self.clock.store_time();
-        let theirs = self.server_time().await?;
-        let passed = self.clock.store_time().ms_since(before);
-        let now = self.clock.manual_now().unwrap_or(theirs);
-        // The server read its clock about halfway between.
-        let clock_offset = now.ms_since(before.saturating_add_signed(passed / 2));
-        Ok(ServerTime { now, clock_offset })
+        self.connect().await?;
+        self.read_clocks().await
     }
 
     async fn read(

@@ -34,7 +34,7 @@
 //! | `process.rs`, `terminal.rs`, `port.rs` | the binary as a child process, on a terminal, with ports that no other test takes |
 //! | `wait.rs`, `random.rs`, `ranks.rs` | waiting for events; numbers that are the same in every run; rank correlation |
 //! | `redis_server.rs`, `redis_topology.rs`, `options.rs` | real Redis servers: one, replicas, Cluster, Sentinel; options for them |
-//! | `override_proxy.rs`, `truncating_proxy.rs` | proxies before Redis that replace replies or cut them off |
+//! | `override_proxy.rs`, `truncating_proxy.rs`, `stalling_proxy.rs` | proxies before Redis that replace replies, cut them off or hold them |
 //! | `scripts.rs`, `verdict.rs` | the Lua scripts, called alone and measured; short forms for a store's verdicts |
 //! | `faults.rs` | targets that fail on command, and a paced client that verifies each response |
 //! | `load.rs`, `bench.rs` | a load generator and a cheap upstream; limits, stores and statistics for benchmarks |
@@ -67,6 +67,7 @@ pub mod rate_limit_client;
 pub mod redis_server;
 pub mod redis_topology;
 pub mod scripts;
+pub mod stalling_proxy;
 pub mod terminal;
 pub mod tls;
 pub mod truncating_proxy;
