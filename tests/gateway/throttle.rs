@@ -6,10 +6,10 @@ mod crowd;
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
-/// Places of the waiting room.
-mod places;
 /// Replies that a partition has swallowed.
 mod partition;
+/// Places of the waiting room.
+mod places;
 /// A rush, and its replay.
 mod replayed_rush;
 /// One gateway: when it throttles, which users it admits, and what denied users receive.
