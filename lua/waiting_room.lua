@@ -183,8 +183,8 @@ local function walk(wanted, settled)
   return left
 end
 
--- The numbers by period of a text AT:NUMBER,... without the periods after `current` and those that ended `count`
--- periods ago; their sum; and the sum of those that ended.
+-- The numbers by period of a text AT:NUMBER,... without the periods after `current` and the ones that ended `count`
+-- periods ago; the sum of what is left; and the sum of the ended ones.
 local function forget(text, current, count)
   local kept, sum, ended = {}, 0, 0
   for at, value in string.gmatch(text, '(%d+):(%d+)') do

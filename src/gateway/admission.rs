@@ -21,11 +21,11 @@ const TICKET_HEADER: &str = "x-tidegate-ticket";
 pub(super) enum Admittance {
     Admitted,
     /// It is the caller's turn in the waiting room: it is admitted if a place is free.
-    ClaimsPlace(PlaceClaim),
+    ClaimsPlace(TurnClaim),
 }
 
 /// A caller that asks for a place.
-pub(super) struct PlaceClaim {
+pub(super) struct TurnClaim {
     /// The keyed hash of its tokens.
     holder: u64,
     /// The refusal if no place is free.
@@ -104,7 +104,7 @@ impl Gateway {
         let holder = holder(tokens);
         gate.ask_room(holder, ticket, head_start, &mut denied);
         if denied.is_turn() {
-            return Ok(Admittance::ClaimsPlace(PlaceClaim { holder, denied }));
+            return Ok(Admittance::ClaimsPlace(TurnClaim { holder, denied }));
         }
         if let Some(waiting) = &denied.waiting {
             if waiting.is_new {
@@ -124,9 +124,9 @@ impl Gateway {
     pub(super) async fn take_place(
         &self,
         request: &mut RequestContext,
-        claim: PlaceClaim,
+        claim: TurnClaim,
     ) -> Result<(), GatewayError> {
-        let PlaceClaim { holder, denied } = claim;
+        let TurnClaim { holder, denied } = claim;
         let room = self.gate.as_ref().and_then(|gate| gate.room());
         let entering = match room {
             Some(room) => room.claim(holder, denied.now).await,

@@ -4,7 +4,7 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{
     Gateway, Peer,
-    admission::{Admittance, PlaceClaim},
+    admission::{Admittance, TurnClaim},
     authentication::PendingIdentity,
     context::RequestContext,
     cors,
@@ -37,7 +37,7 @@ pub(super) enum CheckOutcome<'n> {
 
 /// A request that the throttle admits if a place is free.
 pub(super) struct PendingPlace {
-    claim: PlaceClaim,
+    claim: TurnClaim,
     /// The result of its authentication.
     identified: Result<(), GatewayError>,
 }

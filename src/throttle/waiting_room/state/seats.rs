@@ -72,7 +72,7 @@ impl Periods {
         }
     }
 
-    /// Forgets the periods after `now` and those that ended `count` periods ago. Returns the sum of the latter.
+    /// Forgets the periods after `now`, and the ones that ended `count` periods ago. Returns the sum of the latter.
     fn forget(&mut self, now: u64, count: u64) -> u64 {
         let mut ended = 0;
         self.0.retain(|at, number| {
