@@ -73,7 +73,7 @@ impl Drawing {
         self.picture.draw(&mut svg, LEGEND_HEIGHT);
         for (index, line) in caption.iter().enumerate() {
             let y = caption_top + (index as f64 + 0.8) * CAPTION_STEP;
-            svg.text(Place::From(Point { x: 8.0, y }), Size::Small, line);
+            svg.text(Place::From(Point { x: 8.0, y }), Size::Normal, line);
         }
         svg.finish()
     }
