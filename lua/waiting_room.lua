@@ -16,7 +16,8 @@
 -- ARGV[10] how far the frontier stays behind while all users are admitted, in ms: the longest head start
 -- ARGV[11] the longest time between two requests of a waiting user, in ms
 -- ARGV[12] the number of users whose first request is in flight at the gateway
--- ARGV[13] the number of counts for KEYS[2]; then each count: the second of its interval, and the tickets; then the
+-- ARGV[13] the number of requests since the last exchange whose turn it was, and that the closed room refused
+-- ARGV[14] the number of counts for KEYS[2]; then each count: the second of its interval, and the tickets; then the
 --          counts for KEYS[3]
 -- Returns  an array of nine: frontier, base of the next epoch, time of the last standing 3, time at which all users were
 --          last admitted, now, exchanges in the last step, tickets passed in all, users who may not be active yet, and
@@ -96,11 +97,21 @@ local function add(key, index, from, to)
     call('HINCRBY', key, digits(interval(index, base, ARGV[at] + 0)), ARGV[at + 1])
   end
 end
-local first = 14
-local middle = first + ARGV[13] * 2
+local first = 15
+local middle = first + ARGV[14] * 2
 add(KEYS[3], epoch, first, first - 1)
 add(KEYS[2], math.max(epoch - 1, 0), first, middle - 1)
 add(KEYS[3], epoch, middle, #ARGV)
+
+-- Adds to the last period of a text AT:NUMBER,...
+local function add_last(text, at, new)
+  if new == 0 then return text end
+  local head, last, count = string.match(text, '^(.-),?(%d+):(%d+)$')
+  if last and number(last) == at then text, new = head, new + number(count) end
+  return text .. (text == '' and '' or ',') .. digits(at) .. ':' .. digits(new)
+end
+
+refused = add_last(refused, floor(now / 1000), ARGV[13] + 0)
 
 local is_calm = false
 if standing == 1 then
@@ -178,7 +189,9 @@ local function walk(wanted, settled)
   if next_epoch ~= epoch + 1 then
     local front = floor(frontier / 1000000)
     local earliest = floor(math.max(now - head_start, 0) / 1000)
-    next_epoch, next_base = epoch + 1, math.max(math.min(first_waiting or front, earliest), front)
+    -- While counts are missing, older tickets may wait than the first that was counted.
+    local oldest = epoch >= number(state.complete_from) and now >= held_until and first_waiting or front
+    next_epoch, next_base = epoch + 1, math.max(math.min(oldest, earliest), front)
   end
   return left
 end
@@ -197,14 +210,6 @@ local function forget(text, current, count)
     end
   end
   return table.concat(kept, ','), sum, ended
-end
-
--- Adds to the last period of such a text.
-local function add_last(text, at, new)
-  if new == 0 then return text end
-  local head, last, count = string.match(text, '^(.-),?(%d+):(%d+)$')
-  if last and number(last) == at then text, new = head, new + number(count) end
-  return text .. (text == '' and '' or ',') .. digits(at) .. ':' .. digits(new)
 end
 
 if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
@@ -233,7 +238,7 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   entering, entering_before = 0, entering
   if is_calm then
     calm_at = now
-    frontier = math.max(frontier, math.max(now - head_start, 0) * 1000)
+    frontier = math.max(frontier, floor(math.max(now - head_start, 0) / 1000) * 1000000)
   end
   local is_settled = now >= epoch * length * 1000 + SETTLE
   local has_counts = epoch >= number(state.complete_from) and now >= held_until
@@ -242,7 +247,8 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   local function expected() return asked_again + promises / ONE end
   local free, wanted = 0, 0
   seats = 0
-  if known >= 0 and has_counts and not is_calm then
+  local is_open = known >= 0 and has_counts and not is_calm
+  if is_open then
     free = math.max(max_active - known - known_soon, 0)
     seats = math.max(floor(free), floor(promises / ONE))
     if is_settled then wanted = floor(math.max(free - expected(), 0) / share) end
@@ -252,7 +258,7 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
   passed = add_last(passed, period, new)
   local promise = floor(new * share * ONE)
   promised, promises = add_last(promised, period, promise), promises + promise
-  pending = known_soon + math.ceil(math.min(expected(), free))
+  pending = known_soon + math.ceil(is_open and math.min(expected(), free) or expected())
   known = -1
 end
 

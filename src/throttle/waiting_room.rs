@@ -186,6 +186,8 @@ pub struct WaitingRoom {
     own: Mutex<RoomState>,
     /// Number of [`EnteringUser`]s.
     entering: Arc<AtomicU64>,
+    /// Number of requests since the last exchange whose turn it was while the room was closed.
+    turned_away: AtomicU64,
     claims: mpsc::Sender<SeatClaim>,
     /// The claims, until the desk takes them.
     unserved: Mutex<Option<mpsc::Receiver<SeatClaim>>>,
@@ -209,6 +211,7 @@ impl WaitingRoom {
             is_closed: AtomicBool::new(false),
             own: Mutex::default(),
             entering: Arc::default(),
+            turned_away: AtomicU64::default(),
             claims,
             unserved: Mutex::new(Some(unserved)),
             stores: Mutex::default(),
@@ -306,6 +309,10 @@ impl WaitingRoom {
         };
         let is_new = opened.is_none();
         let is_past = opened.is_some_and(|ticket| view.is_turn(ticket.queued_at));
+        let is_turn = is_past && !self.is_closed();
+        if is_past && !is_turn {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
         let mut ticket = opened.unwrap_or_else(|| {
             let earlier = self.settings.seconds(head_start);
             // Behind the frontier, its turn would come at once.
@@ -337,7 +344,7 @@ impl WaitingRoom {
                 self.retry_after(holder, expected_wait)
             },
             is_new,
-            is_turn: is_past && !self.is_closed(),
+            is_turn,
             fault,
         }
     }

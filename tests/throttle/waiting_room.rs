@@ -53,6 +53,7 @@ fn random_call(random: &mut SplitMix64, now: StoreTime) -> RoomCall {
         hold: 65_000,
         ask: [20_000, 6_000, 1_000][below(random, 3) as usize],
         entering: below(random, 3),
+        turned_away: below(random, 2) * below(random, 9),
         head_start: [0, 0, 60_000, 300_000][below(random, 4) as usize],
         share: 1,
     }
@@ -137,6 +138,7 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
         hold: 65_000,
         ask: 20_000,
         entering: 0,
+        turned_away: 0,
         head_start: 0,
         share: 1,
     };

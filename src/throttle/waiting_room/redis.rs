@@ -75,7 +75,7 @@ impl RedisRoomStore {
         };
         command.arg(call.max_active).arg(call.frontier.as_micros()).arg(call.hold);
         command.arg(EXPIRY.as_secs()).arg(call.head_start).arg(call.ask).arg(call.entering);
-        command.arg(previous.len());
+        command.arg(call.turned_away).arg(previous.len());
         for count in previous.iter().chain(current) {
             command.arg(count.second).arg(count.tickets);
         }

@@ -66,6 +66,8 @@ pub struct RoomCall {
     pub ask: u64,
     /// The number of users whose first request is in flight at the gateway.
     pub entering: u64,
+    /// The number of requests since the last exchange whose turn it was, and that the closed room refused.
+    pub turned_away: u64,
     /// The longest head start, in ms: how far the frontier stays behind while all users are admitted, so that users with
     /// a head start have places of their own in front of the queue.
     pub head_start: u64,
@@ -177,7 +179,7 @@ impl RoomState {
             self.add(epoch, counts);
         }
         self.calls += 1;
-        self.seats.report(call.entering);
+        self.seats.report(call, time);
         self.active = self.active.max(call.active);
         let is_calm = self.report(call.standing, time);
         let is_due = self.moved_at > time || time - self.moved_at >= STEP;
@@ -273,10 +275,10 @@ impl RoomState {
         let active = self.active.take();
         if is_calm {
             self.calm_at = time;
-            self.frontier = self.frontier.max(time.saturating_sub(call.head_start) * 1_000);
+            self.frontier = self.frontier.max(earliest(call, time) * 1_000_000);
         }
         let is_settled = time >= call.epoch.start() * 1_000 + SETTLE;
-        let has_counts = call.epoch.index >= self.complete_from && time >= self.held_until;
+        let has_counts = self.has_counts(call, time);
         let free = match active {
             Some(active) if has_counts && !is_calm => {
                 // Without the shared state, a gateway fills its part of all places: it cannot see what others admit.
@@ -291,7 +293,13 @@ impl RoomState {
         let passed = (wanted - left).ceil() as u64;
         self.granted += passed;
         self.seats.pass(passed, time);
-        self.pending = entering + self.seats.expected().min(free.unwrap_or(0.0)).ceil() as u64;
+        let expected = self.seats.expected();
+        self.pending = entering + expected.min(free.unwrap_or(expected)).ceil() as u64;
+    }
+
+    /// True if all waiting tickets are counted.
+    fn has_counts(&self, call: &RoomCall, time: u64) -> bool {
+        call.epoch.index >= self.complete_from && time >= self.held_until
     }
 
     /// Moves the frontier over at most `wanted` waiting tickets that are settled at `time`, and makes the profile of the
@@ -340,9 +348,9 @@ impl RoomState {
         if self.next_epoch != epoch.index + 1 {
             let front = self.frontier / 1_000_000;
             self.next_epoch = epoch.index + 1;
-            // No ticket of the next epoch has a place before it.
-            let earliest = time.saturating_sub(call.head_start) / 1_000;
-            self.next_base = first_waiting.unwrap_or(front).min(earliest).max(front);
+            // While counts are missing, older tickets may wait than the first that was counted.
+            let first = first_waiting.filter(|_| self.has_counts(call, time)).unwrap_or(front);
+            self.next_base = first.min(earliest(call, time)).max(front);
         }
         left
     }
@@ -366,6 +374,11 @@ impl RoomState {
     fn base_after(&self, epoch: RoomEpoch) -> u64 {
         if self.next_epoch == epoch.index + 1 { self.next_base } else { self.frontier / 1_000_000 }
     }
+}
+
+/// The first second, before `time`, that a new ticket may have as its place.
+fn earliest(call: &RoomCall, time: u64) -> u64 {
+    time.saturating_sub(call.head_start) / 1_000
 }
 
 #[cfg(test)]

@@ -295,6 +295,38 @@ fn a_closed_room_grants_no_place() {
 }
 
 #[test]
+fn users_whose_turn_it_is_are_counted_while_the_room_is_closed() {
+    let mut lone = LoneRoom::new();
+    let ticket = lone.wait(1, None).ticket;
+    (0..5).for_each(|_| lone.tick(99));
+    lone.room.close();
+    for _ in 0..10 {
+        lone.tick(0);
+        assert!(!lone.is_admitted(1, &ticket));
+    }
+    let view = lone.room.view();
+    assert!(view.waiting() + view.pending() >= 1, "{view:?}");
+}
+
+/// A gateway starts in the middle of a second.
+#[test]
+fn it_is_not_the_turn_of_users_who_come_right_after_the_start() {
+    let now = START + 900;
+    let room = WaitingRoom::new(SETTINGS, &SharedSecret::from_namespace("test"), now);
+    let tickets: Vec<_> = (0..50)
+        .map(|holder| (holder, room.ask(holder, None, HeadStart::default(), now).ticket))
+        .collect();
+    let mut lone = LoneRoom { room: Arc::clone(&room), ..LoneRoom::new() };
+    lone.ticker = RoomTicker::new(Arc::clone(&room), None);
+    lone.now = now;
+    lone.tick(100);
+    let is_turn = |(holder, ticket): &(u64, [u8; TICKET_LEN])| {
+        room.ask(*holder, Some(ticket), HeadStart::default(), lone.now).is_turn
+    };
+    assert_eq!(tickets.iter().filter(|ticket| is_turn(ticket)).count(), 0);
+}
+
+#[test]
 fn closing_the_room_stops_tickets_whose_turn_has_come() {
     let mut lone = LoneRoom::new();
     let ticket = lone.wait(1, None).ticket;

@@ -1,7 +1,10 @@
 //! The exchange of a gateway with the shared state, once a second. Without Redis, a gateway continues alone: it moves
 //! its own frontier over the tickets that it counts itself, by its share of the free places.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
     WaitingRoom,
@@ -107,6 +110,7 @@ impl<S: RoomStore> RoomTicker<S> {
             hold: self.room.settings.hold(),
             ask: self.room.settings.longest_pause(),
             entering: self.room.entering(),
+            turned_away: self.room.turned_away.swap(0, Ordering::Relaxed),
             head_start: tick.head_start,
             share: self.gateways,
         };

@@ -31,7 +31,8 @@ pub struct RoomView {
 impl RoomView {
     pub(super) fn new(now: StoreTime) -> Self {
         Self {
-            frontier: QueueTime::from_micros(now.as_unix_ms() * 1_000),
+            // All tickets of this second are behind it.
+            frontier: QueueTime::of_second(now.as_unix_ms() / 1_000),
             profile: Vec::new(),
             pending: 0,
             granted: 0,

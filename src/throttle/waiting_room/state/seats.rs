@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ahash::RandomState;
 use hashbrown::HashSet;
 
-use super::{RoomEpoch, StoreTime};
+use super::{RoomCall, RoomEpoch, StoreTime};
 
 /// Time until a user that takes a place is counted as active at all gateways, in s.
 const KNOWN_ELSEWHERE: u64 = 5;
@@ -120,9 +120,10 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Adds the users whose first request is in flight at a gateway.
-    pub(super) fn report(&mut self, entering: u64) {
-        self.entering[0] += entering;
+    /// Adds what a gateway reports at `time`, in ms.
+    pub(super) fn report(&mut self, call: &RoomCall, time: u64) {
+        self.entering[0] += call.entering;
+        self.refused.add(time / 1_000, call.turned_away);
     }
 
     /// Takes a place for `holder`, if one is free. `moved_at` is the time of the last step, in ms.

@@ -26,6 +26,7 @@ fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
         hold: 65_000,
         ask: 20_000,
         entering: 0,
+        turned_away: 0,
         head_start: 0,
         share: 1,
     }
@@ -180,6 +181,29 @@ fn a_lost_state_counts_all_tickets_before_it_admits_any() {
     }
     let reply = state.exchange(&lost(64, &[]), time(64));
     assert!(reply.granted > 0);
+}
+
+/// Tickets are counted by intervals from a base. The first one that was counted after a loss is not the oldest.
+#[test]
+fn a_lost_state_keeps_the_order_of_tickets_that_are_counted_late() {
+    let mut state = RoomState::default();
+    let own = QueueTime::of_second(START - 300);
+    let lost = |second, tickets: &[_]| {
+        let mut call = RoomCall { frontier: own, ..call(second, tickets, Some(98)) };
+        call.counted[1].iter_mut().for_each(|count| count.second -= 100);
+        call
+    };
+    // Young tickets ask first in each epoch.
+    for second in 0..70 {
+        let tickets: &[_] = match second % LENGTH {
+            1 => &[(90, 10)],
+            9 => &[(0, 10)],
+            _ => &[],
+        };
+        state.exchange(&lost(second, tickets), time(second));
+    }
+    let reply = state.exchange(&lost(70, &[]), time(70));
+    assert!(reply.granted >= 2 && reply.frontier < QueueTime::of_second(START - 98), "{reply:?}");
 }
 
 #[test]
