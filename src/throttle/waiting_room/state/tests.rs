@@ -188,22 +188,22 @@ fn a_lost_state_counts_all_tickets_before_it_admits_any() {
 fn a_lost_state_keeps_the_order_of_tickets_that_are_counted_late() {
     let mut state = RoomState::default();
     let own = QueueTime::of_second(START - 300);
-    let lost = |second, tickets: &[_]| {
-        let mut call = RoomCall { frontier: own, ..call(second, tickets, Some(98)) };
+    let lost = |second, tickets: &[_], active| {
+        let mut call = RoomCall { frontier: own, ..call(second, tickets, Some(active)) };
         call.counted[1].iter_mut().for_each(|count| count.second -= 100);
         call
     };
-    // Young tickets ask first in each epoch.
-    for second in 0..70 {
+    // The old tickets of the first epoch were counted before the loss.
+    for second in 5..95 {
         let tickets: &[_] = match second % LENGTH {
-            1 => &[(90, 10)],
-            9 => &[(0, 10)],
+            7 => &[(90, 10)],
+            9 if second > LENGTH => &[(0, 10)],
             _ => &[],
         };
-        state.exchange(&lost(second, tickets), time(second));
+        state.exchange(&lost(second, tickets, 100), time(second));
     }
-    let reply = state.exchange(&lost(70, &[]), time(70));
-    assert!(reply.granted >= 2 && reply.frontier < QueueTime::of_second(START - 98), "{reply:?}");
+    let reply = state.exchange(&lost(96, &[], 98), time(96));
+    assert!(reply.granted == 2 && reply.frontier < QueueTime::of_second(START - 98), "{reply:?}");
 }
 
 #[test]
