@@ -58,7 +58,9 @@ if #fields == 0 then
   local is_lost = standing >= 2 and floor(own / 1000000) < epoch * length
   state = {frontier = own, complete_from = is_lost and epoch + 2 or 0}
 end
-local frontier = math.min(number(state.frontier), now * 1000)
+-- A value out of range counts as lost.
+local stored = number(state.frontier)
+local frontier = math.min(stored > 0 and stored or own, now * 1000)
 local newest = number(state.epoch)
 newest = newest > epoch + 1 and epoch or math.max(newest, epoch)
 local next_epoch, next_base = number(state.next_epoch), number(state.next_base)

@@ -193,6 +193,7 @@ async fn overwritten_and_malformed_keys_are_replaced() {
         let reply =
             store.exchange(&call).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
         assert!(reply.frontier.as_micros() <= NOW.as_unix_ms() * 1_000, "{field}: {reply:?}");
+        assert!(reply.frontier >= call.frontier, "{field}: {reply:?}");
         redis.command::<()>(&["SET", &format!("{counts}:users"), "junk"]);
         store
             .claim(call.epoch, &[1, 2])
