@@ -67,7 +67,7 @@ local next_epoch, next_base = number(state.next_epoch), number(state.next_base)
 local throttled_at, demanded_at = number(state.throttled_at), number(state.demanded_at)
 local calm_at = number(state.calm_at)
 local calls = number(state.calls) + 1
-local gateways, granted, pending = number(state.gateways), number(state.granted), number(state.pending)
+local gateways, turns, pending = number(state.gateways), number(state.turns), number(state.pending)
 local profile = state.profile or ''
 local seats, passed, promised = number(state.seats), state.passed or '', state.promised or ''
 local taken, refused, came = state.taken or '', state.refused or '', state.came or ''
@@ -256,7 +256,7 @@ if (moved_at > now or now - moved_at >= STEP) and newest == epoch then
     if is_settled then wanted = floor(math.max(free - expected(), 0) / share) end
   end
   local new = math.ceil(wanted - walk(wanted, floor(math.max(now - SETTLE, 0) / 1000)))
-  granted = granted + new
+  turns = turns + new
   passed = add_last(passed, period, new)
   local promise = floor(new * share * ONE)
   promised, promises = add_last(promised, period, promise), promises + promise
@@ -269,11 +269,11 @@ call('HSET', KEYS[1], 'frontier', digits(frontier), 'epoch', digits(newest),
   'next_base', digits(next_base), 'moved_at', digits(moved_at), 'held_until', digits(held_until),
   'throttled_at', digits(throttled_at), 'demanded_at', digits(demanded_at), 'calm_at', digits(calm_at),
   'active', known >= 0 and digits(known) or '', 'calls', digits(calls), 'gateways', digits(gateways),
-  'granted', digits(granted), 'pending', digits(pending), 'profile', profile, 'seats', digits(seats),
+  'turns', digits(turns), 'pending', digits(pending), 'profile', profile, 'seats', digits(seats),
   'taken', taken, 'refused', refused, 'passed', passed, 'promised', promised, 'came', came,
   'period_length', digits(period_length), 'average_passed', digits(average_passed),
   'average_came', digits(average_came), 'entering', digits(entering), 'entering_before', digits(entering_before))
 call('EXPIRE', KEYS[1], ARGV[9])
 local base = next_epoch == epoch + 1 and next_base or floor(frontier / 1000000)
 return {digits(frontier), digits(base), digits(demanded_at), digits(calm_at), digits(now), digits(gateways),
-  digits(granted), digits(pending), profile}
+  digits(turns), digits(pending), profile}

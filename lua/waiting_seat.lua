@@ -2,15 +2,13 @@
 -- src/throttle/waiting_room/state/seats.rs; lua/waiting_room.lua sets the number of free places once a second.
 --
 -- KEYS[1]  the state of the room: a hash
--- KEYS[2]  the users who took a place in the epoch before the current one: a set
--- KEYS[3]  the users who took a place in the current epoch
+-- KEYS[2]  the users for whom places are kept: a sorted set, by the second in which each took it
 -- ARGV[1]  now in ms, which only tests pass; 0: this server's clock
--- ARGV[2]  the TTL of KEYS[3], in s
--- ARGV[3]  and on: the users, by hashes
--- Returns  for each user 0: no place is free, 1: it takes one, 2: it took one before
+-- ARGV[2]  and on: the users, by hashes
+-- Returns  for each user 0: no place is free, 1: it takes one, 2: it took one a few seconds ago
 local call = redis.call
 local floor = math.floor
-local MAX_AGE = 5000
+local MAX_AGE, KNOWN_ELSEWHERE = 5000, 5
 
 local function number(text)
   local value = tonumber(text or 0)
@@ -22,7 +20,7 @@ local function digits(value) return string.format('%.0f', value) end
 -- Deletes a key that another program has overwritten, so that it can be written again.
 for at, key in ipairs(KEYS) do
   local kind = call('TYPE', key).ok
-  if kind ~= (at == 1 and 'hash' or 'set') and kind ~= 'none' then call('DEL', key) end
+  if kind ~= (at == 1 and 'hash' or 'zset') and kind ~= 'none' then call('DEL', key) end
 end
 
 local now = ARGV[1] + 0
@@ -57,22 +55,24 @@ local function subtract_oldest(text, left)
   return table.concat(kept, ',')
 end
 
+local second = floor(now / 1000)
+call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. digits(second - KNOWN_ELSEWHERE))
 local answers, took, found_none = {}, 0, 0
-for at = 3, #ARGV do
+for at = 2, #ARGV do
   local user, answer = ARGV[at], 0
-  if call('SISMEMBER', KEYS[2], user) == 1 or call('SISMEMBER', KEYS[3], user) == 1 then
+  local since = call('ZSCORE', KEYS[2], user)
+  if since and since + 0 <= second then
     answer = 2
   elseif took < free then
     took, answer = took + 1, 1
-    call('SADD', KEYS[3], user)
+    call('ZADD', KEYS[2], digits(second), user)
   else
     found_none = found_none + 1
   end
   answers[#answers + 1] = answer
 end
-if took > 0 then call('EXPIRE', KEYS[3], ARGV[2]) end
+if took > 0 then call('EXPIRE', KEYS[2], KNOWN_ELSEWHERE * 2) end
 if took + found_none > 0 and call('EXISTS', KEYS[1]) == 1 then
-  local second = floor(now / 1000)
   call('HSET', KEYS[1], 'seats', digits(math.max(number(fields[1]) - took, 0)), 'taken', add(fields[4], second, took),
     'refused', add(fields[5], second, found_none), 'came', add(fields[6], floor(now / period_length), took),
     'promised', subtract_oldest(fields[7], took * 1000000))

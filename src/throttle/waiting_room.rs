@@ -10,7 +10,7 @@
 //! - A place is taken by a user that asks when it is its turn. Users who have left take none.
 //! - A ticket admits one token. Its holder must ask at least once in each half of `ticket_ttl`.
 //! - Memory and the work in Redis do not grow with the number of waiting users: clients carry their places. The users
-//!   who took a place are known until their tickets have expired.
+//!   who took a place are known for some seconds.
 //!
 //! # How
 //!
@@ -45,7 +45,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use ahash::RandomState;
 use arc_swap::ArcSwap;
+use hashbrown::{HashMap, hash_map::Entry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -141,17 +143,31 @@ impl WaitingPlace {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HeadStart(pub u64);
 
-/// A user that has taken a place, and whose first response has not begun. The place is kept for it meanwhile.
+/// The users that have taken places and whose first responses have not begun: the number of requests of each.
+#[derive(Debug, Default)]
+struct EnteringUsers(Mutex<HashMap<u64, u32, RandomState>>);
+
+/// A request of a user that has taken a place, while its response has not begun. The place is kept meanwhile.
 #[derive(Debug)]
 pub struct EnteringUser {
-    /// `None` if the user took the place with an earlier request.
-    counted: Option<Arc<AtomicU64>>,
+    holder: u64,
+    users: Arc<EnteringUsers>,
+}
+
+impl EnteringUser {
+    fn new(holder: u64, users: &Arc<EnteringUsers>) -> Self {
+        *users.0.lock().entry(holder).or_default() += 1;
+        Self { holder, users: Arc::clone(users) }
+    }
 }
 
 impl Drop for EnteringUser {
     fn drop(&mut self) {
-        if let Some(entering) = &self.counted {
-            entering.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut requests) = self.users.0.lock().entry(self.holder) {
+            *requests.get_mut() -= 1;
+            if *requests.get() == 0 {
+                requests.remove();
+            }
         }
     }
 }
@@ -184,8 +200,7 @@ pub struct WaitingRoom {
     is_closed: AtomicBool,
     /// The room as this gateway alone sees it.
     own: Mutex<RoomState>,
-    /// Number of [`EnteringUser`]s.
-    entering: Arc<AtomicU64>,
+    entering: Arc<EnteringUsers>,
     /// Number of requests since the last exchange whose turn it was while the room was closed.
     turned_away: AtomicU64,
     claims: mpsc::Sender<SeatClaim>,
@@ -232,37 +247,35 @@ impl WaitingRoom {
 
     /// The number of users that have taken a place and whose first response has not begun.
     fn entering(&self) -> u64 {
-        self.entering.load(Ordering::Relaxed)
+        self.entering.0.lock().len() as u64
     }
 
     /// Asks for a place for `holder`, whose turn it is; `None` if none is free or the shared state cannot be reached. The
     /// control loop of the throttle must run. `now` is the time by the filters' clock.
     pub async fn claim(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
+        if self.is_entering(holder) {
+            return Some(EnteringUser::new(holder, &self.entering));
+        }
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.claims.try_send(SeatClaim { holder, now, answer }).ok()?;
-        self.enter(answered.await.ok()?)
+        self.enter(holder, answered.await.ok()?)
     }
 
     /// As [`Self::claim`], in the state of this gateway alone.
     pub fn claim_alone(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
-        let seats = self.own.lock().claim(self.epoch(now), &[holder], now);
-        self.enter(*seats.first()?)
+        if self.is_entering(holder) {
+            return Some(EnteringUser::new(holder, &self.entering));
+        }
+        let seats = self.own.lock().claim(&[holder], now);
+        self.enter(holder, *seats.first()?)
     }
 
-    fn enter(&self, seat: Seat) -> Option<EnteringUser> {
-        let counted = match seat {
-            Seat::None => return None,
-            Seat::Taken => {
-                self.entering.fetch_add(1, Ordering::Relaxed);
-                Some(Arc::clone(&self.entering))
-            }
-            Seat::Kept => None,
-        };
-        Some(EnteringUser { counted })
+    fn is_entering(&self, holder: u64) -> bool {
+        self.entering.0.lock().contains_key(&holder)
     }
 
-    fn epoch(&self, now: StoreTime) -> RoomEpoch {
-        RoomEpoch::at(now.as_unix_ms() / 1_000, self.settings.epoch_length())
+    fn enter(&self, holder: u64, seat: Seat) -> Option<EnteringUser> {
+        (seat != Seat::None).then(|| EnteringUser::new(holder, &self.entering))
     }
 
     /// The settings, which only a restart changes.

@@ -78,12 +78,11 @@ async fn claim_alike(
     random: &mut SplitMix64,
     now: StoreTime,
 ) -> usize {
-    let epoch = RoomEpoch::at(now.as_unix_ms() / 1_000, LENGTH);
     // Some of them ask again, and some hashes do not fit a float.
     let holder = |_| u64::MAX - random.next_u64() % 3_000;
     let holders: Vec<u64> = (0..40).map(holder).collect();
-    let seats = store.claim(epoch, &holders).await.expect("seats");
-    assert_eq!(seats, state.claim(epoch, &holders, now), "{holders:?}");
+    let seats = store.claim(LENGTH, &holders).await.expect("seats");
+    assert_eq!(seats, state.claim(&holders, now), "{holders:?}");
     seats.into_iter().filter(|seat| *seat == Seat::Taken).count()
 }
 
@@ -96,7 +95,7 @@ async fn rust_and_lua_move_the_frontier_alike() {
         let clock = Clock::manual(NOW);
         let (mut store, mut state) = (store(&redis, &clock), RoomState::default());
         let mut random = SplitMix64(seed);
-        let mut granted = 0;
+        let mut turns = 0;
         for _ in 0..250 {
             // Rarely, time passes without any call, or the clock is set back.
             let step = [50, 900, 900, 1_500, 1_500][below(&mut random, 5) as usize];
@@ -109,8 +108,8 @@ async fn rust_and_lua_move_the_frontier_alike() {
             clock.set(now);
             let call = random_call(&mut random, now);
             let reply = assert_alike(&mut store, &mut state, &call, now).await;
-            moved += u64::from(reply.granted > granted);
-            granted = reply.granted;
+            moved += u64::from(reply.turns > turns);
+            turns = reply.turns;
             if random.next_u64().is_multiple_of(3) {
                 taken += claim_alike(&mut store, &mut state, &mut random, now).await;
             }
@@ -194,11 +193,8 @@ async fn overwritten_and_malformed_keys_are_replaced() {
             store.exchange(&call).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
         assert!(reply.frontier.as_micros() <= NOW.as_unix_ms() * 1_000, "{field}: {reply:?}");
         assert!(reply.frontier >= call.frontier, "{field}: {reply:?}");
-        redis.command::<()>(&["SET", &format!("{counts}:users"), "junk"]);
-        store
-            .claim(call.epoch, &[1, 2])
-            .await
-            .unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
+        redis.command::<()>(&["SET", &format!("{state}:users"), "junk"]);
+        store.claim(LENGTH, &[1, 2]).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
     }
     redis.command::<()>(&["HSET", &state, "profile", "junk"]);
     clock.set(NOW + 10);

@@ -7,7 +7,7 @@ use tidegate::{
     redis::RedisFailure,
     secret::SharedSecret,
     throttle::waiting_room::{
-        HeadStart, RoomEpoch, RoomSettings, RoomStore, RoomTick, RoomTicker, WaitingRoom,
+        HeadStart, RoomSettings, RoomStore, RoomTick, RoomTicker, WaitingRoom,
         desk::SeatDesk,
         state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
@@ -36,15 +36,11 @@ impl RoomStore for SharedRoom {
         Ok(self.state.borrow_mut().exchange(call, self.now.get()))
     }
 
-    async fn claim(
-        &mut self,
-        epoch: RoomEpoch,
-        holders: &[u64],
-    ) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         if self.is_lost.get() {
             return Err(RedisFailure::Io);
         }
-        Ok(self.state.borrow_mut().claim(epoch, holders, self.now.get()))
+        Ok(self.state.borrow_mut().claim(holders, self.now.get()))
     }
 }
 

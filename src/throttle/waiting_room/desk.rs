@@ -55,16 +55,17 @@ impl<S: RoomStore> SeatDesk<S> {
     /// Asks for a place for each of the `holders` at `now`, by the filters' clock. Without the shared state, none gets one
     /// until the next exchange finds that it is lost.
     pub async fn claim(&mut self, holders: &[u64], now: StoreTime) -> Vec<Seat> {
-        let epoch = self.room.epoch(now);
         match &mut self.store {
             Some(store) if self.room.view().is_shared => {
                 self.room.stats.calls.add(1);
-                store.claim(epoch, holders).await.unwrap_or_else(|failure| {
-                    self.room.stats.count_failure(failure);
-                    vec![Seat::None; holders.len()]
-                })
+                store.claim(self.room.settings.epoch_length(), holders).await.unwrap_or_else(
+                    |failure| {
+                        self.room.stats.count_failure(failure);
+                        vec![Seat::None; holders.len()]
+                    },
+                )
             }
-            _ => self.room.own.lock().claim(epoch, holders, now),
+            _ => self.room.own.lock().claim(holders, now),
         }
     }
 }

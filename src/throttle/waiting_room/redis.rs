@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
 use super::{
-    place::{QueueTime, RoomEpoch},
+    place::QueueTime,
     state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     ticker::RoomStore,
 };
@@ -20,12 +20,12 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which Redis keeps the state without an exchange: tickets have expired long before.
 const EXPIRY: Duration = Duration::from_hours(1);
 
-/// The reply of the script: frontier, base, time of the last demand, now, gateways, granted, pending, profile.
+/// The reply of the script: frontier, base, time of the last demand, now, gateways, turns, pending, profile.
 type ScriptReply = (u64, u64, u64, u64, u64, u64, u64, u64, String);
 
 /// The state of one room in Redis, under the keys `NAMESPACE:{NAME}:room:LENGTH`, with the length of an epoch in
-/// seconds, `NAMESPACE:{NAME}:room:LENGTH:EPOCH` and `NAMESPACE:{NAME}:room:LENGTH:EPOCH:users`. The braces are a hash tag: all of them are in one slot of a
-/// Cluster, beside the filters.
+/// seconds, `NAMESPACE:{NAME}:room:LENGTH:EPOCH`, and `NAMESPACE:{NAME}:room:LENGTH:users`. The braces are a hash tag: all
+/// of them are in one slot of a Cluster, beside the filters.
 pub struct RedisRoomStore {
     connector: Connector,
     /// The hash tag of the keys.
@@ -82,15 +82,12 @@ impl RedisRoomStore {
         command
     }
 
-    /// The command by which users ask for places.
-    fn seat_command(&self, epoch: RoomEpoch, holders: &[u64], by: ScriptRef) -> Cmd {
-        let (prefix, length) = (&self.prefix, epoch.length);
+    /// The command by which users ask for places. `length` is that of an epoch, in s.
+    fn seat_command(&self, length: u64, holders: &[u64], by: ScriptRef) -> Cmd {
+        let key = format!("{}{length}", self.prefix);
         let mut command = self.seat_script.command(by);
-        command.arg(3).arg(format!("{prefix}{length}"));
-        for index in [epoch.previous().index, epoch.index] {
-            command.arg(format!("{prefix}{length}:{index}:users"));
-        }
-        command.arg(self.manual_now()).arg(length * 3 + 10).arg(holders);
+        command.arg(2).arg(&key).arg(format!("{key}:users"));
+        command.arg(self.manual_now()).arg(holders);
         command
     }
 
@@ -144,12 +141,8 @@ impl RoomStore for RedisRoomStore {
         outcome
     }
 
-    async fn claim(
-        &mut self,
-        epoch: RoomEpoch,
-        holders: &[u64],
-    ) -> Result<Vec<Seat>, RedisFailure> {
-        let seats: Vec<u8> = self.call(|store, by| store.seat_command(epoch, holders, by)).await?;
+    async fn claim(&mut self, length: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+        let seats: Vec<u8> = self.call(|store, by| store.seat_command(length, holders, by)).await?;
         let seats: Option<Vec<Seat>> = seats.into_iter().map(parse_seat).collect();
         seats.filter(|seats| seats.len() == holders.len()).ok_or(RedisFailure::Reply)
     }
@@ -162,8 +155,8 @@ fn parse_seat(number: u8) -> Option<Seat> {
 
 /// The reply of the script.
 fn parse(reply: ScriptReply) -> Result<RoomReply, RedisFailure> {
-    let (frontier, base, demanded_at, calm_at, now, gateways, granted, pending, profile) = reply;
-    let numbers = [frontier, base, demanded_at, calm_at, now, gateways, granted, pending];
+    let (frontier, base, demanded_at, calm_at, now, gateways, turns, pending, profile) = reply;
+    let numbers = [frontier, base, demanded_at, calm_at, now, gateways, turns, pending];
     let profile = parse_profile(&profile).filter(|_| numbers.into_iter().all(is_number));
     let profile = profile.ok_or(RedisFailure::Reply)?;
     Ok(RoomReply {
@@ -173,7 +166,7 @@ fn parse(reply: ScriptReply) -> Result<RoomReply, RedisFailure> {
         calm_at: StoreTime::from_unix_ms(calm_at),
         now: StoreTime::from_unix_ms(now),
         gateways,
-        granted,
+        turns,
         pending,
         profile,
     })
@@ -222,9 +215,9 @@ mod tests {
             numbers in prop::array::uniform8(prop_oneof![0..9_u64, any::<u64>()]),
             profile in prop_oneof!["[0-9:,a-]{0,40}", "([0-9]{1,20}:[0-9]{1,20},?){0,4}"],
         ) {
-            let [frontier, base, demanded_at, calm_at, now, gateways, granted, pending] = numbers;
+            let [frontier, base, demanded_at, calm_at, now, gateways, turns, pending] = numbers;
             let reply =
-                (frontier, base, demanded_at, calm_at, now, gateways, granted, pending, profile);
+                (frontier, base, demanded_at, calm_at, now, gateways, turns, pending, profile);
             let Ok(reply) = parse(reply) else { return Ok(()) };
             prop_assert!(numbers.into_iter().all(is_number));
             for point in reply.profile {

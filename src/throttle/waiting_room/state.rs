@@ -100,7 +100,7 @@ pub struct RoomReply {
     /// Number of exchanges in the last step: about the number of gateways.
     pub gateways: u64,
     /// Tickets that the frontier has passed since the state began.
-    pub granted: u64,
+    pub turns: u64,
     /// Users who may not be active yet: they have taken a place lately, or are expected to take a free one.
     pub pending: u64,
     /// Waiting tickets by place.
@@ -163,7 +163,7 @@ pub struct RoomState {
     active: Option<u64>,
     calls: u64,
     gateways: u64,
-    granted: u64,
+    turns: u64,
     pending: u64,
     seats: Seats,
     tables: BTreeMap<u64, EpochTable>,
@@ -193,7 +193,7 @@ impl RoomState {
             calm_at: StoreTime::from_unix_ms(self.calm_at),
             now,
             gateways: self.gateways,
-            granted: self.granted,
+            turns: self.turns,
             pending: self.pending,
             profile: self.profile.clone(),
         }
@@ -204,10 +204,9 @@ impl RoomState {
         self.frontier = frontier.as_micros();
     }
 
-    /// Lets each of `holders`, whose turn it is, take a place if one is free. `epoch` is that of `now`.
-    pub fn claim(&mut self, epoch: RoomEpoch, holders: &[u64], now: StoreTime) -> Vec<Seat> {
-        let at = [now, StoreTime::from_unix_ms(self.moved_at)];
-        holders.iter().map(|holder| self.seats.claim(epoch, *holder, at)).collect()
+    /// Lets each of `holders`, whose turn it is, take a place if one is free.
+    pub fn claim(&mut self, holders: &[u64], now: StoreTime) -> Vec<Seat> {
+        self.seats.claim(holders, now, StoreTime::from_unix_ms(self.moved_at))
     }
 
     /// Gives out no place before `until`.
@@ -291,7 +290,7 @@ impl RoomState {
         let wanted = if is_settled { wanted } else { 0.0 };
         let left = self.walk(call, wanted, time);
         let passed = (wanted - left).ceil() as u64;
-        self.granted += passed;
+        self.turns += passed;
         self.seats.pass(passed, time);
         let expected = self.seats.expected();
         self.pending = entering + expected.min(free.unwrap_or(expected)).ceil() as u64;

@@ -18,7 +18,7 @@ impl RoomStore for LostStore {
         Err(RedisFailure::Io)
     }
 
-    async fn claim(&mut self, _: RoomEpoch, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: u64, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         Err(RedisFailure::Io)
     }
 }
@@ -291,7 +291,7 @@ fn a_closed_room_grants_no_place() {
     lone.wait(1, None);
     lone.room.close();
     (0..8).for_each(|_| lone.tick(0));
-    assert_eq!((lone.room.view().granted(), lone.room.view().waiting()), (0, 1));
+    assert_eq!((lone.room.view().turns(), lone.room.view().waiting()), (0, 1));
 }
 
 #[test]
@@ -306,6 +306,23 @@ fn users_whose_turn_it_is_are_counted_while_the_room_is_closed() {
     }
     let view = lone.room.view();
     assert!(view.waiting() + view.pending() >= 1, "{view:?}");
+}
+
+#[test]
+fn a_user_whose_request_is_in_flight_takes_no_second_place() {
+    let mut lone = LoneRoom::new();
+    let tickets = [1, 2].map(|holder| lone.wait(holder, None).ticket);
+    (0..5).for_each(|_| lone.tick(98));
+    assert!(lone.room.ask(1, Some(&tickets[0]), HeadStart::default(), lone.now).is_turn);
+    let first = lone.room.claim_alone(1, lone.now).expect("a free place");
+    (0..10).for_each(|_| lone.tick(98));
+    // One place is left.
+    let second = lone.room.claim_alone(1, lone.now).expect("its own place");
+    assert_eq!(lone.room.entering(), 1);
+    assert!(lone.room.claim_alone(2, lone.now).is_some());
+    assert!(lone.room.claim_alone(3, lone.now).is_none());
+    drop((first, second));
+    assert_eq!(lone.room.entering(), 0);
 }
 
 /// A gateway starts in the middle of a second.

@@ -34,14 +34,13 @@ pub trait RoomStore {
     /// If the store cannot be reached or gives no valid reply.
     async fn exchange(&mut self, call: &RoomCall) -> Result<RoomReply, RedisFailure>;
 
-    /// Lets users, whose turn it is, take places: one round trip with a timeout. `epoch` is the current one. The seats
-    /// are in the order of the `holders`.
+    /// Lets users, whose turn it is, take places: one round trip with a timeout. `length` is that of an epoch, in
+    /// seconds. The seats are in the order of the `holders`.
     ///
     /// # Errors
     ///
     /// If the store cannot be reached or gives no valid reply.
-    async fn claim(&mut self, epoch: RoomEpoch, holders: &[u64])
-    -> Result<Vec<Seat>, RedisFailure>;
+    async fn claim(&mut self, length: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure>;
 }
 
 /// What a gateway knows at a tick.
@@ -213,8 +212,8 @@ impl<S: RoomStore> RoomTicker<S> {
         let before = self.room.view();
         let passed = now.saturating_sub(before.at);
         let usual = tick.max_active as f64 / (tick.memory.max(1) as f64 / 1_000.0);
-        let granted = GrantCount { granted: reply.granted, share };
-        let rate = self.rate.next(granted, passed, usual);
+        let turns = TurnCount { turns: reply.turns, share };
+        let rate = self.rate.next(turns, passed, usual);
         if reply.profile.is_empty() {
             self.rate.average = None;
         }
@@ -225,7 +224,7 @@ impl<S: RoomStore> RoomTicker<S> {
             frontier: reply.frontier.min(latest),
             profile: reply.profile.iter().map(all).collect(),
             pending: reply.pending * share,
-            granted: reply.granted,
+            turns: reply.turns,
             rate: rate.max(MIN_RATE),
             is_synced: true,
             is_shared: self.rate.source == ReplySource::Shared,
@@ -247,22 +246,22 @@ enum ReplySource {
 #[derive(Debug, Default)]
 struct AdmissionRate {
     source: ReplySource,
-    /// The number of granted places at the last tick, and its source.
-    granted: Option<(ReplySource, u64)>,
+    /// The number of turns at the last tick, and its source.
+    turns: Option<(ReplySource, u64)>,
     /// `None` before the first tick.
     average: Option<f64>,
 }
 
 impl AdmissionRate {
     /// The average, `passed` ms after the last tick. It begins at `usual` when tickets begin to wait.
-    fn next(&mut self, count: GrantCount, passed: u64, usual: f64) -> f64 {
-        let GrantCount { granted, share } = count;
-        let before = self.granted.replace((self.source, granted));
+    fn next(&mut self, count: TurnCount, passed: u64, usual: f64) -> f64 {
+        let TurnCount { turns, share } = count;
+        let before = self.turns.replace((self.source, turns));
         let before = before.filter(|(source, _)| *source == self.source && passed > 0);
         let average = self.average.unwrap_or(usual);
         let average = before.map_or(average, |(_, before)| {
             let seconds = passed as f64 / 1_000.0;
-            let current = granted.saturating_sub(before) as f64 * share as f64 / seconds;
+            let current = turns.saturating_sub(before) as f64 * share as f64 / seconds;
             average + (current - average) * (1.0 - (-seconds / RATE_TIME).exp())
         });
         self.average = Some(average);
@@ -270,9 +269,9 @@ impl AdmissionRate {
     }
 }
 
-/// The places that one gateway among `share` has granted in all.
+/// The tickets whose turn has come at one gateway among `share`.
 #[derive(Clone, Copy)]
-struct GrantCount {
-    granted: u64,
+struct TurnCount {
+    turns: u64,
     share: u64,
 }

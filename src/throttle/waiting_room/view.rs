@@ -15,7 +15,7 @@ pub struct RoomView {
     /// Users who are admitted, but may not be active yet.
     pub(super) pending: u64,
     /// Tickets whose turn has come since the shared state began.
-    pub(super) granted: u64,
+    pub(super) turns: u64,
     /// Tickets whose turn comes in a second, on average.
     pub(super) rate: f64,
     /// True once the shared state was read.
@@ -35,7 +35,7 @@ impl RoomView {
             frontier: QueueTime::of_second(now.as_unix_ms() / 1_000),
             profile: Vec::new(),
             pending: 0,
-            granted: 0,
+            turns: 0,
             rate: 0.0,
             is_synced: false,
             is_shared: false,
@@ -65,8 +65,8 @@ impl RoomView {
     }
 
     /// Tickets whose turn has come since the shared state began.
-    pub fn granted(&self) -> u64 {
-        self.granted
+    pub fn turns(&self) -> u64 {
+        self.turns
     }
 
     /// True once the shared state was read.

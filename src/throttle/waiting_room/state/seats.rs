@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use ahash::RandomState;
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 
-use super::{RoomCall, RoomEpoch, StoreTime};
+use super::{RoomCall, StoreTime};
 
 /// Time until a user that takes a place is counted as active at all gateways, in s.
 const KNOWN_ELSEWHERE: u64 = 5;
@@ -39,7 +39,7 @@ pub enum Seat {
     None,
     /// The user takes one.
     Taken,
-    /// The user took one when it asked before.
+    /// The user took one a few seconds ago, which is still kept for it.
     Kept,
 }
 
@@ -115,8 +115,8 @@ pub(super) struct Seats {
     average_came: u64,
     /// Users whose first request is in flight, as reported since the last step, and before it.
     entering: [u64; 2],
-    /// The users who took a place, by epoch.
-    holders: BTreeMap<u64, HashSet<u64, RandomState>>,
+    /// The users for whom places are kept, and the second in which each took it.
+    holders: HashMap<u64, u64, RandomState>,
 }
 
 impl Seats {
@@ -126,24 +126,38 @@ impl Seats {
         self.refused.add(time / 1_000, call.turned_away);
     }
 
-    /// Takes a place for `holder`, if one is free. `moved_at` is the time of the last step, in ms.
-    pub(super) fn claim(&mut self, epoch: RoomEpoch, holder: u64, at: [StoreTime; 2]) -> Seat {
-        let [time, moved_at] = at.map(StoreTime::as_unix_ms);
-        let epochs = [epoch.previous().index, epoch.index];
-        let has_place = |index| self.holders.get(index).is_some_and(|held| held.contains(&holder));
-        if epochs.iter().any(has_place) {
+    /// Lets each of `holders` take a place at `now`, if one is free. `moved_at` is the time of the last step.
+    pub(super) fn claim(
+        &mut self,
+        holders: &[u64],
+        now: StoreTime,
+        moved_at: StoreTime,
+    ) -> Vec<Seat> {
+        let second = now.as_unix_ms() / 1_000;
+        self.holders.retain(|_, at| *at + KNOWN_ELSEWHERE >= second);
+        if now.saturating_sub(moved_at) <= MAX_AGE {
+            return holders.iter().map(|holder| self.claim_one(*holder, now)).collect();
+        }
+        let free = std::mem::take(&mut self.free);
+        let seats = holders.iter().map(|holder| self.claim_one(*holder, now)).collect();
+        self.free = free;
+        seats
+    }
+
+    fn claim_one(&mut self, holder: u64, now: StoreTime) -> Seat {
+        let second = now.as_unix_ms() / 1_000;
+        if self.holders.get(&holder).is_some_and(|at| *at <= second) {
             return Seat::Kept;
         }
-        if self.free == 0 || time.saturating_sub(moved_at) > MAX_AGE {
-            self.refused.add(time / 1_000, 1);
+        if self.free == 0 {
+            self.refused.add(second, 1);
             return Seat::None;
         }
         self.free -= 1;
-        self.taken.add(time / 1_000, 1);
-        self.came.add(time / self.period_length.max(1), 1);
+        self.taken.add(second, 1);
+        self.came.add(now.as_unix_ms() / self.period_length.max(1), 1);
         self.promised.subtract_oldest(ONE);
-        self.holders.retain(|index, _| *index + 3 >= epoch.index);
-        self.holders.entry(epoch.index).or_default().insert(holder);
+        self.holders.insert(holder, second);
         Seat::Taken
     }
 

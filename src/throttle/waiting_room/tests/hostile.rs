@@ -15,7 +15,7 @@ impl RoomStore for PreparedStore {
         self.0.pop_front().ok_or(RedisFailure::Io)
     }
 
-    async fn claim(&mut self, _: RoomEpoch, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: u64, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         Err(RedisFailure::Io)
     }
 }
@@ -68,7 +68,7 @@ fn reply() -> impl Strategy<Value = RoomReply> {
     let point = point.prop_map(|(second, tickets)| ProfilePoint { second, tickets });
     let numbers = prop::array::uniform8(number());
     (numbers, prop::collection::vec(point, 0..6)).prop_map(|(numbers, mut profile)| {
-        let [frontier, base, demanded_at, calm_at, now, gateways, granted, pending] = numbers;
+        let [frontier, base, demanded_at, calm_at, now, gateways, turns, pending] = numbers;
         profile.sort_by_key(|point| (point.second, point.tickets));
         RoomReply {
             frontier: QueueTime::from_micros(frontier),
@@ -77,7 +77,7 @@ fn reply() -> impl Strategy<Value = RoomReply> {
             calm_at: StoreTime::from_unix_ms(calm_at),
             now: StoreTime::from_unix_ms(now),
             gateways,
-            granted,
+            turns,
             pending,
             profile,
         }
