@@ -12,7 +12,7 @@
 //! | `located` | the text as a tree with a location for every key and value |
 //! | `source` | [`ConfigSource`]: locates a path such as `limits.a.quota` in the text |
 //! | `fault`, `suggest` | [`Faults`]: what is wrong and where; the name that was probably meant |
-//! | `environment`, `resolving`, `masks` | replace references to environment variables; keep their values out of messages |
+//! | `environment`, `masks` | replace references to environment variables; keep their values out of messages |
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `acme`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
@@ -78,7 +78,6 @@ mod rate;
 mod rate_limit_service;
 mod reader;
 mod redirect;
-mod resolving;
 mod route_actions;
 mod routes;
 mod scalar;
@@ -356,12 +355,12 @@ pub fn parse_with(name: &str, text: &str, env: EnvLookup<'_>) -> Result<LoadedCo
         Fault::new(name, text, location, &masks.apply_to_mismatch(&mismatch))
     };
     let mut faults: Vec<Fault> = found.into_iter().map(fault).collect();
-    let verified = loaded.map(|loaded| (cross_check::verify(&loaded, env), loaded));
+    let verified = loaded.map(|loaded| (cross_check::verify(&loaded.source), loaded));
     match verified {
-        Some((Ok(config), loaded)) if faults.is_empty() => Ok(LoadedConfig { config, ..loaded }),
+        Some((Ok(()), loaded)) if faults.is_empty() => Ok(loaded),
         verified => {
             let (check, partial) = verified.unzip();
-            // After a fault of our reader, the other parser fails as well; only its syntax error is new.
+            // After a fault of our reader, the other parser may fail as well; only its syntax error is new.
             faults.extend(
                 check
                     .and_then(Result::err)

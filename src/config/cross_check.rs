@@ -1,15 +1,14 @@
-//! Cross-check of two YAML parsers: a file is accepted only if both read the same configuration.
+//! Cross-check of two YAML parsers: a file is accepted only if both read the same values.
 //!
 //! Our reader reports every fault with its location; `serde_yaml` reads YAML as most tools do. A text that
 //! they read differently is ambiguous and is refused.
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_yaml::Value;
 
+use super::ConfigSource;
 use super::fault::{Fault, Location, Mismatch};
-use super::resolving::Resolving;
-use super::{Config, ConfigSource, EnvLookup, LoadedConfig};
+use super::located::{self, LocatedNode, NodeKind, ScalarForm};
 
 /// Why the text is refused: the other parser refuses it, or reads it differently.
 pub(super) struct Disagreement {
@@ -18,26 +17,20 @@ pub(super) struct Disagreement {
     pub(super) is_syntax: bool,
 }
 
-/// Reads the text again with `serde_yaml`. Returns the result if it equals ours.
-pub(super) fn verify(
-    loaded: &LoadedConfig,
-    env: EnvLookup<'_>,
-) -> Result<Config, Box<Disagreement>> {
-    let LoadedConfig { config: ours, source } = loaded;
-    let theirs = if source.text.contains("${") {
-        let deserializer = serde_yaml::Deserializer::from_str(&source.text);
-        Config::deserialize(Resolving::new(deserializer, env))
-    } else {
-        serde_yaml::from_str::<Config>(&source.text)
-    };
-    match theirs {
-        Ok(theirs) if theirs == *ours => Ok(theirs),
-        Ok(theirs) => Err(Box::new(Disagreement {
-            fault: difference(source, ours, &theirs),
-            is_syntax: false,
-        })),
-        Err(error) => Err(Box::new(refusal(source, &error))),
-    }
+/// Reads the text again with `serde_yaml`, and compares the values.
+///
+/// # Errors
+/// The other parser refuses the text, or reads a value differently.
+pub(super) fn verify(source: &ConfigSource) -> Result<(), Box<Disagreement>> {
+    let theirs = serde_yaml::from_str::<Value>(&source.text);
+    let theirs = theirs.map_err(|error| Box::new(refusal(source, &error)))?;
+    // The references to environment variables are compared as they are written.
+    let written = source.text.contains('$').then(|| located::read(&source.text, None).ok());
+    let ours = written.flatten().map_or_else(|| source.root.clone(), |tree| tree.root);
+    let Some(location) = find_difference(&ours, &theirs) else { return Ok(()) };
+    let mismatch = Mismatch::new(AMBIGUOUS, QUOTED);
+    let fault = Fault::new(&source.name, &source.text, location, &mismatch);
+    Err(Box::new(Disagreement { fault, is_syntax: false }))
 }
 
 /// The fault of a text that the other parser refuses with `error`.
@@ -63,33 +56,38 @@ fn refusal(source: &ConfigSource, error: &serde_yaml::Error) -> Disagreement {
 const AMBIGUOUS: &str = "a value that YAML 1.1 and YAML 1.2 read differently";
 const QUOTED: &str = "text in quotes, or a number without a leading zero";
 
-/// A fault at the first value that differs.
-fn difference(source: &ConfigSource, ours: &Config, theirs: &Config) -> Fault {
-    let mut path = String::new();
-    if let (Ok(ours), Ok(theirs)) = (serde_json::to_value(ours), serde_json::to_value(theirs)) {
-        extend_to_difference(&ours, &theirs, &mut path);
+/// The location of the first value that differs; `None` if both trees are the same.
+fn find_difference(ours: &LocatedNode, theirs: &Value) -> Option<Location> {
+    match (&ours.kind, theirs) {
+        (NodeKind::List(items), Value::Sequence(others)) if items.len() == others.len() => {
+            let mut pairs = items.iter().zip(others);
+            pairs.find_map(|(item, other)| find_difference(item, other))
+        }
+        (NodeKind::Map(entries), Value::Mapping(others)) if entries.len() == others.len() => {
+            let mut pairs = entries.iter().zip(others);
+            pairs.find_map(|(entry, (key, value))| {
+                find_difference(&entry.key, key).or_else(|| find_difference(&entry.value, value))
+            })
+        }
+        (NodeKind::Scalar { text, form, .. }, _) if is_same_scalar(text, *form, theirs) => None,
+        _ => Some(ours.location),
     }
-    source.fault(&path, AMBIGUOUS, QUOTED)
 }
 
-/// Extends `path` to the first value that differs.
-fn extend_to_difference(ours: &Value, theirs: &Value, path: &mut String) {
-    let next = match (ours, theirs) {
-        (Value::Object(ours), Value::Object(theirs)) => ours.iter().find_map(|(key, value)| {
-            let other = theirs.get(key).unwrap_or(&Value::Null);
-            let dot = if path.is_empty() { "" } else { "." };
-            (value != other).then(|| (format!("{dot}{key}"), value, other))
-        }),
-        (Value::Array(ours), Value::Array(theirs)) => {
-            let mut pairs = ours.iter().zip(theirs).enumerate();
-            let differing = pairs.find(|(_, (value, other))| value != other);
-            differing.map(|(index, (value, other))| (format!("[{index}]"), value, other))
-        }
-        _ => None,
-    };
-    if let Some((step, ours, theirs)) = next {
-        path.push_str(&step);
-        extend_to_difference(ours, theirs, path);
+/// True if a scalar that we read as `text` is `theirs`. Plain text that looks like a number is the same only if both
+/// take it for this number.
+fn is_same_scalar(text: &str, form: ScalarForm, theirs: &Value) -> bool {
+    let is_plain = form == ScalarForm::Plain;
+    let float = text.parse::<f64>().ok().filter(|float| is_plain && float.is_finite());
+    match theirs {
+        Value::String(theirs) => theirs == text && float.is_none(),
+        Value::Number(theirs) => match (text.parse::<u64>(), theirs.as_u64()) {
+            (Ok(ours), Some(theirs)) => is_plain && ours == theirs,
+            _ => float.is_some() && float == theirs.as_f64(),
+        },
+        Value::Bool(theirs) => is_plain && text.eq_ignore_ascii_case(&theirs.to_string()),
+        Value::Null => is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL"),
+        Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => false,
     }
 }
 
@@ -112,17 +110,43 @@ routes:
 
     #[test]
     fn a_difference_is_reported_at_its_location() {
-        let mut loaded = parsed(TEXT);
-        loaded.config = parsed(&TEXT.replace("/x", "/y")).config;
-        let fault = verify(&loaded, &|_| None).map_err(|other| other.fault).unwrap_err();
+        let mut source = parsed(TEXT).source;
+        source.text = TEXT.replace("/x", "/y").into();
+        let fault = verify(&source).map_err(|other| other.fault).unwrap_err();
         assert_eq!((fault.location.line, fault.location.column), (5, 19), "{fault}");
     }
 
     #[test]
     fn an_error_of_the_other_parser_is_reported_at_its_location() {
-        let mut loaded = parsed(TEXT);
-        loaded.source.text = TEXT.replace("/x}", "[}").into();
-        let fault = verify(&loaded, &|_| None).map_err(|other| other.fault).unwrap_err();
+        let mut source = parsed(TEXT).source;
+        source.text = TEXT.replace("/x}", "[}").into();
+        let fault = verify(&source).map_err(|other| other.fault).unwrap_err();
         assert_eq!(fault.location.line, 5, "{fault}");
+    }
+
+    #[test]
+    fn values_are_the_same_only_if_no_parser_takes_them_for_another_kind() {
+        for (text, is_same) in [
+            ("hi", true),
+            ("'007'", true),
+            ("\"0x1f\"", true),
+            ("12", true),
+            ("-3", true),
+            ("1.5", true),
+            ("18446744073709551615", true),
+            ("True", true),
+            ("~", true),
+            ("inf", true),
+            ("yes", true),
+            ("1_000", true),
+            ("007", false),
+            ("0x1f", false),
+            ("0o7", false),
+            (".inf", false),
+        ] {
+            let root = located::read(text, None).map_err(drop).unwrap().root;
+            let theirs: Value = serde_yaml::from_str(text).unwrap();
+            assert_eq!(find_difference(&root, &theirs).is_none(), is_same, "{text}: {theirs:?}");
+        }
     }
 }
