@@ -10,8 +10,11 @@ use std::{
 use parking_lot::Mutex;
 
 use tracing_subscriber::{
-    EnvFilter,
-    filter::{LevelFilter, ParseError},
+    Layer, Registry,
+    filter::{LevelFilter, ParseError, Targets},
+    layer::SubscriberExt,
+    reload,
+    util::SubscriberInitExt,
 };
 
 use super::{
@@ -36,7 +39,7 @@ struct LogFilter {
 }
 
 /// Replaces the filter. Returns false if the log has ended.
-type ReplaceFilter = dyn Fn(EnvFilter) -> bool + Send + Sync;
+type ReplaceFilter = dyn Fn(Targets) -> bool + Send + Sync;
 
 /// Why a text is not a filter.
 #[derive(Debug, thiserror::Error)]
@@ -62,26 +65,27 @@ fn is_level(text: &str) -> bool {
 ///
 /// # Errors
 ///
-/// If `text` is not a filter of `tracing_subscriber`, or a part of it has no valid level.
-pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
-    // `EnvFilter` would take a misspelled level for a module's name, and show only that module.
+/// If a part of `text` is neither a level nor `MODULE=LEVEL`.
+pub fn parse_filter(text: &str) -> Result<Targets, FilterError> {
+    // `Targets` would take a misspelled level for a module's name, and show only that module.
     let mut parts = text.split(',').map(str::trim);
-    if let Some(part) = parts.find(|part| !part.contains(['=', '[']) && !is_level(part)) {
+    if let Some(part) = parts.find(|part| !part.contains('=') && !is_level(part)) {
         return Err(FilterError::NotALevel(part.to_owned()));
     }
-    let mut filter = EnvFilter::try_new(text)?;
-    let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    for (library, limit) in [
-        ("notify", "notify=info"),
-        ("h2", "h2=off"),
-        ("rustls", "rustls=off"),
-        ("hickory", "hickory_net=off"),
-        ("hickory", "hickory_proto=off"),
-        ("hickory", "hickory_resolver=off"),
+    let mut filter: Targets = text.parse()?;
+    let is_verbose = filter.default_level().is_some_and(|level| level > LevelFilter::INFO);
+    if is_verbose && !text.contains("notify") {
+        filter = filter.with_target("notify", LevelFilter::INFO);
+    }
+    for (library, module) in [
+        ("h2", "h2"),
+        ("rustls", "rustls"),
+        ("hickory", "hickory_net"),
+        ("hickory", "hickory_proto"),
+        ("hickory", "hickory_resolver"),
     ] {
-        let is_limited = is_verbose || library != "notify";
-        if is_limited && !text.contains(library) {
-            filter = filter.add_directive(limit.parse()?);
+        if !text.contains(library) {
+            filter = filter.with_target(module, LevelFilter::OFF);
         }
     }
     Ok(filter)
@@ -103,7 +107,7 @@ pub struct ProcessLogGuard {
 pub fn start_process_log(filter: &str, style: LogStyle) -> io::Result<ProcessLogGuard> {
     let (text, filter) = match parse_filter(filter) {
         Ok(parsed) => (filter, parsed),
-        Err(_) => ("info", EnvFilter::new("info")),
+        Err(_) => ("info", Targets::new().with_default(LevelFilter::INFO)),
     };
     let sink = FileSink::open(&Destination::Stderr)?;
     let (queue, thread) = LogQueue::start("process", Box::new(sink), MAX_QUEUED_BYTES, 0)?;
@@ -119,28 +123,19 @@ pub fn start_process_log(filter: &str, style: LogStyle) -> io::Result<ProcessLog
 /// Sends events to `queue`. Returns the function that replaces `filter`; `None` if there is a subscriber already.
 fn subscribe(
     queue: &'static LogQueue,
-    filter: EnvFilter,
+    filter: Targets,
     style: LogStyle,
 ) -> Option<Box<ReplaceFilter>> {
-    let events = tracing_subscriber::fmt()
+    let (filter, handle) = reload::Layer::<_, Registry>::new(filter);
+    let lines = tracing_subscriber::fmt::layer()
         .log_internal_errors(false)
         .with_writer(move || QueueWriter(queue));
-    match style {
-        LogStyle::Json => {
-            let events = events.json().flatten_event(true);
-            let events = events.with_env_filter(filter).with_filter_reloading();
-            let handle = events.reload_handle();
-            events.try_init().ok()?;
-            Some(Box::new(move |filter| handle.reload(filter).is_ok()))
-        }
-        LogStyle::Text { colours } => {
-            let events = events.with_ansi(colours == Colours::On);
-            let events = events.with_env_filter(filter).with_filter_reloading();
-            let handle = events.reload_handle();
-            events.try_init().ok()?;
-            Some(Box::new(move |filter| handle.reload(filter).is_ok()))
-        }
-    }
+    let lines = match style {
+        LogStyle::Json => lines.json().flatten_event(true).boxed(),
+        LogStyle::Text { colours } => lines.with_ansi(colours == Colours::On).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).try_init().ok()?;
+    Some(Box::new(move |filter| handle.reload(filter).is_ok()))
 }
 
 /// The filter of the process log; `None` if none was started.
@@ -199,18 +194,23 @@ mod tests {
     #[test]
     fn libraries_are_limited_unless_the_filter_names_them() {
         for (text, shown) in [
-            ("trace", "rustls=off,notify=info,h2=off,trace"),
-            ("notify=trace", "rustls=off,notify=trace,h2=off"),
-            ("info", "rustls=off,h2=off,info"),
-            ("info,h2=debug", "rustls=off,notify=info,h2=debug,info"),
-            ("off", "rustls=off,h2=off,off"),
+            ("trace", "trace,h2=off,notify=info,rustls=off"),
+            ("notify=trace", "h2=off,notify=trace,rustls=off"),
+            ("tidegate=debug", "h2=off,rustls=off,tidegate=debug"),
+            ("info", "h2=off,info,rustls=off"),
+            ("info,h2=debug", "h2=debug,info,rustls=off"),
+            ("off", "h2=off,off,rustls=off"),
         ] {
             let filter = parse_filter(text).unwrap().to_string();
-            let others = filter.split(',').filter(|part| !part.starts_with("hickory"));
-            assert_eq!(others.collect::<Vec<_>>().join(","), shown);
+            let mut parts: Vec<_> = filter.split(',').collect();
+            parts.retain(|part| !part.starts_with("hickory"));
+            parts.sort_unstable();
+            let mut expected: Vec<_> = shown.split(',').collect();
+            expected.sort_unstable();
+            assert_eq!(parts, expected);
             assert_eq!(filter.matches("hickory").count(), 3);
         }
-        for text in ["tidegate=loud", "verbose", "warning", "info,loud", ""] {
+        for text in ["tidegate=loud", "verbose", "warning", "info,loud", "tidegate[span]=debug", ""] {
             assert!(parse_filter(text).is_err(), "{text}");
         }
     }
