@@ -103,11 +103,12 @@ impl ResponseTable {
 impl Challenges {
     /// The body for a request with this path; `None` if the path has no token of a current order.
     #[inline]
-    pub fn http_response(&self, path: &str) -> Option<Bytes> {
+    pub fn http_response(&self, path: &[u8]) -> Option<Bytes> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let token = path.strip_prefix(CHALLENGE_PATH)?;
+        let token = path.strip_prefix(CHALLENGE_PATH.as_bytes())?;
+        let token = std::str::from_utf8(token).ok()?;
         let responses = self.responses.lock();
         let tables = [&responses.own, &responses.shared];
         tables.into_iter().find_map(|table| table.tokens.get(token).cloned())
@@ -208,7 +209,7 @@ mod tests {
     }
 
     fn body(challenges: &Challenges, path: &str) -> Option<Bytes> {
-        challenges.http_response(&format!("/.well-known/acme-challenge/{path}"))
+        challenges.http_response(format!("/.well-known/acme-challenge/{path}").as_bytes())
     }
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
         let second = challenges.respond(&second).unwrap();
         assert_eq!(body(&challenges, "abc").as_deref(), Some(&b"abc.def"[..]));
         for path in ["/.well-known/acme-challenge/", "/.well-known/acme-challenge/ab", "/abc", ""] {
-            assert!(challenges.http_response(path).is_none(), "{path}");
+            assert!(challenges.http_response(path.as_bytes()).is_none(), "{path}");
         }
         let rules = challenges.handshake("a.TEST").unwrap();
         assert_eq!(rules.alpn_protocols, [b"acme-tls/1"]);

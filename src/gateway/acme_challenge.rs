@@ -16,7 +16,7 @@ impl Gateway {
         if peer.certificate.is_some() || !matches!(head.method, Method::GET | Method::HEAD) {
             return None;
         }
-        self.shared.acme.challenges.http_response(head.path())
+        self.shared.acme.challenges.http_response(head.path_bytes())
     }
 
     /// Answers with `body`. Nothing is charged.
