@@ -11,6 +11,8 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use tidegate::cli;
 
+const CHANGELOG: &str = include_str!("../CHANGELOG.md");
+
 /// Sections besides those of the arguments: the first of every page, the others of the program's own.
 const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     (
@@ -70,10 +72,16 @@ fn write_pages(folder: &Path) -> io::Result<()> {
     shown.try_for_each(|command| write_page(command, folder, false))
 }
 
+/// The date of the newest release in the changelog. Without a date, readers of pages take the source for it.
+fn released() -> &'static str {
+    let release = CHANGELOG.lines().find_map(|line| line.strip_prefix("## [")?.split_once("] - "));
+    release.map_or("", |(_, date)| date)
+}
+
 /// Writes the page of `command`; the program's own has all sections.
 fn write_page(command: &clap::Command, folder: &Path, is_main: bool) -> io::Result<()> {
     let source = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
-    let page = Man::new(command.clone()).source(source).manual("Tidegate");
+    let page = Man::new(command.clone()).date(released()).source(source).manual("Tidegate");
     let mut text = Vec::new();
     page.render(&mut text)?;
     let sections = if is_main { &SECTIONS[..] } else { &SECTIONS[..1] };
@@ -114,6 +122,9 @@ mod tests {
         command.build();
         let mut expected = 1;
         let main = read("tidegate");
+        let title =
+            format!(" 1 {} \"tidegate {}\" Tidegate", released(), env!("CARGO_PKG_VERSION"));
+        assert!(main.contains(&title) && released().len() == 10, "no {title:?}: {main}");
         assert!(main.contains("SIGUSR1") && main.contains("EXIT STATUS"), "{main}");
         for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();

@@ -90,10 +90,20 @@ def keys(node, limit):
     return set(command(node, "--scan", "--pattern", f"tidegate:*:{limit}:*").split())
 
 
+def forget():
+    """Removes all records."""
+    together(lambda node: command(node, "FLUSHALL"), masters())
+
+
 def wait_replicated(master, replica):
     """Waits until the replica has the counts that the master has now."""
     offset = int(replication(master)["master_repl_offset"])
     eventually("the replica has all writes", lambda: int(replication(replica)["slave_repl_offset"]) >= offset)
+
+
+def wait_refusing(master):
+    """Waits until a master that is in the minority refuses commands."""
+    eventually("the master refuses commands", lambda: "cluster_state:fail" in command(master, "CLUSTER", "INFO"))
 
 
 def eventually(what, holds, seconds=30):

@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -23,25 +24,62 @@ class Check:
     name: str
     title: str
     run: object
-    # What `--break` changes, to show that the check can fail.
+    # What `--break` changes, and a pattern of the message with which the check must then fail.
     breakage: str
+    message: str
 
 
 CHECKS = [
-    Check("calm", "three gateways, no fault", quotas.calm, "no Redis"),
-    Check("cut-one", "one gateway is cut off from Redis", quotas.cut_one, "open"),
-    Check("cut-all", "all gateways are cut off from Redis, twice", quotas.cut_all, "open"),
-    Check("policies", "the same with `on_failure: open` and `closed`", quotas.policies, "not open"),
-    Check("split", "a master and one gateway are cut off from the rest", redis_faults.split, "open"),
-    Check("isolated", "a master is cut off from the other servers of Redis", redis_faults.isolated, "open"),
-    Check("delay", "Redis is slow for one gateway", redis_faults.delay, "open"),
-    Check("loss", "packets between one gateway and Redis are lost", redis_faults.loss, "open"),
-    Check("clock", "the clock of one gateway is 3 minutes ahead", operations.clock, "open"),
-    Check("upgrade", "gateways are replaced one after the other, under load", operations.upgrade, "kill"),
-    Check("killed-gateway", "the host of a gateway is lost", operations.killed_gateway, "no Redis"),
-    Check("killed-permits", "the same with requests in flight", operations.killed_permits, "long lease"),
-    Check("killed-master", "a master of Redis is killed", redis_faults.killed_master, "open"),
-    Check("throttle", "users become active on both sides of a partition", users.throttle, "no healing"),
+    Check("calm", "three gateways, no fault", quotas.calm, "no Redis", r"300 admitted, the quota is 100"),
+    Check(
+        "cut-one", "one gateway is cut off from Redis", quotas.cut_one,
+        "open", r"the gateway without Redis admitted 100, its share is 34",
+    ),
+    Check("cut-all", "all gateways are cut off from Redis, twice", quotas.cut_all, "open", r".* admitted, the bound is 202"),
+    Check(
+        "policies", "the same with `on_failure: open` and `closed`", quotas.policies,
+        "not open", r"`open` admitted 34 of 150",
+    ),
+    Check(
+        "split", "a master and one gateway are cut off from the rest", redis_faults.split,
+        "open", r"\d+ admitted, the bound is 257",
+    ),
+    Check(
+        "isolated", "a master is cut off from the other servers of Redis", redis_faults.isolated,
+        "open", r"\d+ admitted, the bound is 257",
+    ),
+    Check(
+        "delay", "Redis is slow for one gateway", redis_faults.delay,
+        "open", r"the slow gateway admitted 100, its share is 34",
+    ),
+    Check(
+        "loss", "packets between one gateway and Redis are lost", redis_faults.loss,
+        "open", r"\d+ admitted with \d+ % lost, the bound is 134",
+    ),
+    Check(
+        "clock", "the clock of one gateway is 3 minutes ahead", operations.clock,
+        "own clock", r"seconds until the reset: .*'g1': 1\d\d",
+    ),
+    Check(
+        "upgrade", "gateways are replaced one after the other, under load", operations.upgrade,
+        "kill", r"\d+ of \d+ requests failed",
+    ),
+    Check(
+        "killed-gateway", "the host of a gateway is lost", operations.killed_gateway,
+        "lost counts", r"10\d admitted, the quota is 100",
+    ),
+    Check(
+        "killed-permits", "the same with requests in flight", operations.killed_permits,
+        "long lease", r"5 admitted 5.6 s later, the quota is 10",
+    ),
+    Check(
+        "killed-master", "a master of Redis is killed", redis_faults.killed_master,
+        "open", r"\d+ admitted, the bound is 202",
+    ),
+    Check(
+        "throttle", "users become active on both sides of a partition", users.throttle,
+        "no healing", r"after \d+ s gateways do not know",
+    ),
 ]
 
 
@@ -59,7 +97,7 @@ def parse():
     parser.add_argument("--binary", type=pathlib.Path, help="the program, by default target/debug/tidegate")
     parser.add_argument("--image", help="an image with the program, such as tidegate, in place of --binary")
     parser.add_argument("--only", metavar="NAME", action="append", choices=names, help="runs one check; may be repeated")
-    parser.add_argument("--break", dest="broken", metavar="NAME", choices=names, help="runs one check that must fail")
+    parser.add_argument("--break", dest="broken", metavar="NAME", choices=[*names, "all"], help="runs one check that must fail; `all`: each")
     options = parser.parse_args()
     if options.binary and options.image:
         parser.error("--binary and --image exclude each other")
@@ -92,35 +130,58 @@ def start_all(state):
 
 
 def run_checks(state, checks):
-    print("| check | result |\n|---|---|", flush=True)
+    """Runs the checks. Gives a row for each result."""
     for check in checks:
-        print(f"| {check.title} | {check.run(state)} |", flush=True)
-    print(f"| responses of 500 and above, and broken connections, in all checks | {load.Totals.errors} of {load.Totals.requests} |")
+        yield f"| {check.title} | {check.run(state)} |"
+    yield f"| responses of 500 and above, and broken connections, in all checks | {load.Totals.errors} of {load.Totals.requests} |"
+
+
+def run(options, checks, breakage):
+    """Starts all hosts, runs the checks and removes the hosts. Gives the rows of the results."""
+    engine.remove_all()
+    with tempfile.TemporaryDirectory() as work:
+        state = State(gateways.Gateways(options, work, breakage), breakage)
+        try:
+            start_all(state)
+            yield from run_checks(state, checks)
+        finally:
+            engine.remove_all()
+
+
+def broken(options, check):
+    """Runs a check with its fault, and returns the message with which it failed."""
+    try:
+        rows = list(run(options, [check], check.breakage))
+    except engine.Failed as fault:
+        message = str(fault)
+    else:
+        raise engine.Failed(f"{check.name} does not notice: {check.breakage}; {rows[0]}")
+    if not re.match(check.message, message):
+        raise engine.Failed(f"{check.name} failed for another reason than {check.message!r}: {message}")
+    return message
 
 
 def main():
     options = parse()
     # An interrupt or SIGTERM ends the checks as a fault does, so that containers are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    checks = [check for check in CHECKS if not options.only or check.name in options.only]
-    breakage = None
-    if options.broken:
-        checks = [check for check in CHECKS if check.name == options.broken]
-        breakage = checks[0].breakage
-    engine.remove_all()
-    with tempfile.TemporaryDirectory() as work:
-        state = State(gateways.Gateways(options, work, breakage), breakage)
-        try:
-            start_all(state)
-            run_checks(state, checks)
-        except engine.Failed as fault:
-            print(f"scripts/check-hosts: {fault}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("scripts/check-hosts: interrupted", file=sys.stderr)
-            return 1
-        finally:
-            engine.remove_all()
+    checks = [check for check in CHECKS if check.name in (options.only or [check.name])]
+    try:
+        if options.broken == "all":
+            for check in CHECKS:
+                print(f"--break {check.name} ({check.breakage}): {broken(options, check)}", flush=True)
+        elif options.broken:
+            raise engine.Failed(broken(options, next(check for check in CHECKS if check.name == options.broken)))
+        else:
+            print("| check | result |\n|---|---|", flush=True)
+            for row in run(options, checks, None):
+                print(row, flush=True)
+    except engine.Failed as fault:
+        print(f"scripts/check-hosts: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("scripts/check-hosts: interrupted", file=sys.stderr)
+        return 1
     return 0
 
 
