@@ -67,9 +67,11 @@ fn is_level(text: &str) -> bool {
 ///
 /// If a part of `text` is neither a level nor `MODULE=LEVEL`.
 pub fn parse_filter(text: &str) -> Result<Targets, FilterError> {
-    // `Targets` would take a misspelled level for a module's name, and show only that module.
+    // `Targets` would take a misspelled level for a module's name, and show only that module. A filter of spans would
+    // show nothing.
     let mut parts = text.split(',').map(str::trim);
-    if let Some(part) = parts.find(|part| !part.contains('=') && !is_level(part)) {
+    let is_part = |part: &str| is_level(part) || part.contains('=') && !part.contains('[');
+    if let Some(part) = parts.find(|part| !is_part(part)) {
         return Err(FilterError::NotALevel(part.to_owned()));
     }
     let mut filter: Targets = text.parse()?;
