@@ -13,7 +13,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Maximum interval between the starts of two probes, if connecting does not take longer. The random part spreads
 /// the connects of many gateways.
-const LONGEST_PROBE_INTERVAL: Duration = Duration::from_millis(625);
+pub(crate) const LONGEST_PROBE_INTERVAL: Duration = Duration::from_millis(625);
 
 /// The result of the last probe, or the failure of a connection since.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
