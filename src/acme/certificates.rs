@@ -37,7 +37,7 @@ pub struct AcmeCertificates {
 }
 
 /// The state of the storage in Redis, for operators.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SharedStorageStatus {
     /// The number of calls that failed since the start.
     pub failed_calls: u64,
@@ -45,6 +45,9 @@ pub struct SharedStorageStatus {
     pub failure: Option<&'static str>,
 }
 
+    /// For each certificate that this gateway's `storage_key` does not open, or whose account it does not: the record
+    /// and the cure.
+    pub conflicts: Vec<String>,
 impl AcmeCertificates {
     /// No certificates yet. The ones that gateways share are in the Redis of `connector`, to which no connection is
     /// opened yet.
@@ -165,9 +168,14 @@ impl AcmeCertificates {
     /// The state of the storage in Redis; `None` if no certificate is kept there.
     pub fn shared_storage(&self) -> Option<SharedStorageStatus> {
         let redis = self.context.redis.as_ref()?;
-        let is_used = self.managed.lock().iter().any(|own| own.settings.storage.is_shared());
-        let failure = redis.failure().map(RedisFailure::label);
-        is_used.then(|| SharedStorageStatus { failed_calls: redis.failed_calls(), failure })
+        let managed = self.managed.lock();
+        let mut shared = managed.iter().filter(|own| own.settings.storage.is_shared()).peekable();
+        shared.peek()?;
+        Some(SharedStorageStatus {
+            failed_calls: redis.failed_calls(),
+            failure: redis.failure().map(RedisFailure::label),
+            conflicts: shared.filter_map(|own| own.conflict()).collect(),
+        })
     }
 }
 

@@ -134,6 +134,11 @@ impl ManagedCertificate {
         self.rescheduled.notify_one();
     }
 
+    /// The record that this gateway's `storage_key` does not open, and the cure; `None` if there is none.
+    pub(super) fn conflict(&self) -> Option<String> {
+        self.state.lock().shared.conflict()
+    }
+
     pub(super) fn report(&self) -> AcmeReport {
         let state = self.state.lock();
         AcmeReport {
@@ -241,6 +246,7 @@ impl ManagedCertificate {
                 tracing::info!(domains, days, "a certificate was issued");
                 OrderOutcome::Issued
             }
+                state.shared.clear_account_conflict();
             Err(error) => {
                 // Without random numbers all gateways retry at one time, which an authority bears.
                 state.schedule.fail(now, getrandom::u64().unwrap_or_default());
@@ -248,6 +254,9 @@ impl ManagedCertificate {
                 let effect = match &state.certificate {
                     Some(own) if own.validity.not_after > now => "the current one stays",
                     Some(_) => "the current one has expired",
+                if let Some(conflict) = error.conflict() {
+                    state.shared.set_account_conflict(conflict);
+                }
                     None => "there is none",
                 };
                 tracing::warn!(domains, %error, retry_in, effect, "no certificate was issued");

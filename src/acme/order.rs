@@ -116,6 +116,18 @@ pub(super) enum AcmeError {
     Timeout(Duration),
 }
 
+impl AcmeError {
+    /// The error, if a record in the storage was sealed otherwise.
+    pub(super) fn conflict(&self) -> Option<&StorageError> {
+        match self {
+            Self::Storage(found @ StorageError::Record { error, .. }) if error.is_conflict() => {
+                Some(found)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl From<Error> for AcmeError {
     fn from(error: Error) -> Self {
         if has_type(&error, BAD_NONCE) {

@@ -31,6 +31,8 @@ pub(super) struct SharedState {
     /// Why the record cannot be used.
     fault: Option<(String, FaultCause)>,
     /// True after the first read.
+    /// The account's record that was sealed otherwise, and the cure.
+    account_conflict: Option<String>,
     was_read: bool,
     /// True while another gateway orders the certificate.
     is_ordered_elsewhere: bool,
@@ -71,6 +73,23 @@ impl SharedState {
         matches!(self.fault, Some((_, FaultCause::Conflict)))
     }
 }
+
+    /// The record that was sealed otherwise, and the cure; `None` if there is none.
+    pub(super) fn conflict(&self) -> Option<String> {
+        self.fault().filter(|_| self.is_in_conflict()).or_else(|| self.account_conflict.clone())
+    }
+
+    /// Notes that the account's record was sealed otherwise.
+    pub(super) fn set_account_conflict(&mut self, record: &StorageError) {
+        let cure =
+            "set the same `storage_key` at all gateways, or remove the record for a new account";
+        self.account_conflict = Some(format!("{record}: {cure}"));
+    }
+
+    /// Notes that the account could be used.
+    pub(super) fn clear_account_conflict(&mut self) {
+        self.account_conflict = None;
+    }
 
 impl ManagedCertificate {
     /// Follows what other gateways did: takes their certificate, or waits with them after a failed order.
@@ -158,6 +177,7 @@ impl ManagedCertificate {
                 state.shared.pem = Some(pem);
                 (state.shared.unsaved, state.shared.fault) = (None, None);
                 state.present();
+                state.shared.clear_account_conflict();
             }
             Err((error, cause)) => {
                 let cure = match cause {
