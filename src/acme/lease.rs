@@ -144,6 +144,13 @@ impl<'r> OrderLease<'r> {
         self.end_with(None).await;
     }
 
+    /// Ends the lease of an order that has not ended. Its responses stay until they expire: the authority may check the
+    /// domains now, and a failed check counts.
+    pub(super) async fn leave(self) {
+        self.responses.lock().clear();
+        self.end_with(None).await;
+    }
+
     /// Ends the lease after a failed order: for `length` no gateway orders the certificate.
     pub(super) async fn pause(self, failures: u32, length: Duration, error: &str) {
         let error: String = error.chars().take(MAX_ERROR).collect();
