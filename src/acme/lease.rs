@@ -49,7 +49,7 @@ pub(super) enum LeaseCause {
 
 /// What the text of a lease shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum LeaseText {
+pub enum LeaseText {
     /// A gateway orders the certificate.
     Ordering,
     /// An order has failed.
@@ -62,8 +62,8 @@ pub(super) enum LeaseText {
 }
 
 impl LeaseText {
-    /// Reads what [`OrderLease::pause`] wrote. What is not understood is an order, which ends.
-    pub(super) fn parse(text: &str) -> Self {
+    /// Reads what a gateway wrote at the end of a failed order. What is not understood is an order, which ends.
+    pub fn parse(text: &str) -> Self {
         let paused = || {
             let (failures, error) = text.strip_prefix(PAUSED)?.split_once(' ')?;
             let error = error.chars().take(MAX_ERROR).collect();

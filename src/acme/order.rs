@@ -9,7 +9,7 @@ use instant_acme::{
 
 use super::{
     AcmeSettings, Challenges, RenewalWindow, StorageError, StoragePlace,
-    account_store::AccountStore,
+    account_store::{AccountStore, parse_account},
     challenges::PendingResponse,
     client::{AuthorityClient, RequestError},
     lease::OrderLease,
@@ -348,7 +348,7 @@ async fn restore(
     stored: &[u8],
     clock: &Clock,
 ) -> Result<Account, AcmeError> {
-    let credentials = serde_json::from_slice(stored).map_err(|error| AcmeError::StoredAccount {
+    let credentials = parse_account(stored).map_err(|error| AcmeError::StoredAccount {
         place: store.describe(&settings.account_name()),
         error,
     })?;
