@@ -40,7 +40,7 @@ struct Details {
     /// The first domain of each certificate that is ordered by ACME and not there yet. It does not make the gateway
     /// unready, because the authority asks the gateway before it issues the certificate.
     awaited_certificates: Vec<Box<str>>,
-    /// Why certificates cannot be exchanged with other gateways through Redis: it does not answer, or what is there was
+    /// Why certificates cannot be exchanged with other gateways through Redis: it does not answer, or a record there was
     /// sealed with another `storage_key`. Null if they can, or need not. The current ones stay, and the gateway is ready.
     certificate_storage_note: Option<String>,
 }
