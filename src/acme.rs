@@ -37,12 +37,15 @@ mod storage;
 
 use self::order::{AcmeAccount, AcmeError, IssuedCertificate};
 pub use self::{
+    account_store::parse_account,
     certificates::{AcmeCertificates, SharedStorageStatus},
     challenges::{CHALLENGE_PATH, Challenges},
     context::OrderOutcome,
+    lease::LeaseText,
     managed::{AcmeReport, ManagedCertificate},
+    responses::ChallengeResponse,
     schedule::{AcmeStep, RenewalSchedule, RenewalWindow},
-    seal::{SealError, StorageKey},
+    seal::{SealError, StorageKey, open as open_record, seal as seal_record},
     settings::{AcmeSettings, ExternalAccount, StoragePlace},
     storage::{AcmeStorage, StorageError},
 };

@@ -54,6 +54,8 @@ mod sentinel_watch;
 mod shard_id;
 
 use self::failure::error_code;
+#[cfg(test)]
+pub(crate) use self::health::LONGEST_PROBE_INTERVAL;
 pub(crate) use self::node::NodeConnection;
 pub(crate) use self::{
     backend::RedisBackend,

@@ -262,7 +262,8 @@ impl Server {
                 certificates.abort();
                 names.abort();
                 keys.abort();
-                acme.abort();
+                // It leaves its orders to other gateways.
+                let _ = acme.await;
                 shared_certificates.abort();
                 probes.abort();
                 if let Some(admin_api) = admin_api {
@@ -354,8 +355,13 @@ async fn read_consumers(shared: Arc<Shared>, stop: CancellationToken) {
 
 /// Orders and renews certificates until the gateway leaves or drains: a successor does the same from then on.
 async fn order_certificates(shared: Arc<Shared>, drain: CancellationToken) {
-    let orders = drain.run_until_cancelled(shared.acme.clone().run());
-    shared.leaving.run_until_cancelled(orders).await;
+    let stop = async {
+        tokio::select! {
+            () = shared.leaving.cancelled() => {}
+            () = drain.cancelled() => {}
+        }
+    };
+    shared.acme.clone().run(stop).await;
 }
 
 /// Logs the certificates that expire soon, once a day.

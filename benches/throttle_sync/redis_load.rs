@@ -19,7 +19,7 @@ use tidegate::{
         redis::RedisFilterStore,
         sync::{
             CommitOutcome, FilterStore, LogId, LogOffset, ReadOutcome, SyncStats, max_log_len,
-            max_log_part, tick_time,
+            max_log_part, next_tick,
         },
     },
 };
@@ -99,11 +99,11 @@ pub(crate) fn measure(count: u64, time: Duration) -> String {
 impl Caller {
     /// A tick each second until `end`.
     async fn run(mut self, clock: Clock, count: u64, end: Instant) {
-        let mut interval = clock.store_time().periods_of(1_000);
+        let mut started = clock.store_time();
         while clock::instant() < end {
-            interval = (interval + 1).max(clock.store_time().periods_of(1_000));
             let random = self.rng.next_u64() as u32;
-            clock.sleep_until_wall_clock(tick_time(interval, random)).await;
+            clock.sleep_until_wall_clock(next_tick(started, random)).await;
+            started = clock.store_time();
             self.tick(count).await.expect("a Redis that answers");
         }
     }

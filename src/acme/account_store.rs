@@ -1,10 +1,21 @@
 //! [`AccountStore`]: where the keys of accounts are kept.
 
+use instant_acme::AccountCredentials;
+
 use super::{
     AcmeStorage, StorageError,
     redis::RedisStorage,
     seal::{StorageKey, open, seal},
 };
+
+/// The account in a stored text.
+///
+/// # Errors
+///
+/// The text is no account's.
+pub fn parse_account(stored: &[u8]) -> Result<AccountCredentials, serde_json::Error> {
+    serde_json::from_slice(stored)
+}
 
 /// Where accounts are kept.
 pub(super) enum AccountStore<'s> {

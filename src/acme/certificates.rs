@@ -26,6 +26,8 @@ use crate::{
 
 /// Interval at which the gateway reads what others share.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time in which orders end when the gateway stops: Redis may not answer.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// All certificates that are ordered.
 pub struct AcmeCertificates {
@@ -37,12 +39,15 @@ pub struct AcmeCertificates {
 }
 
 /// The state of the storage in Redis, for operators.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SharedStorageStatus {
     /// The number of calls that failed since the start.
     pub failed_calls: u64,
     /// The label of the last call's failure; `None` if it succeeded.
     pub failure: Option<&'static str>,
+    /// For each certificate that this gateway's `storage_key` does not open, or whose account it does not: the record
+    /// and the cure.
+    pub conflicts: Vec<String>,
 }
 
 impl AcmeCertificates {
@@ -94,9 +99,24 @@ impl AcmeCertificates {
         self.changed.notify_one();
     }
 
-    /// Orders and renews the certificates, also of listeners that reloads add. Runs until it is dropped.
-    pub async fn run(self: Arc<Self>) {
+    /// Orders and renews the certificates, also of listeners that reloads add, until `stop` is ready. Then current orders
+    /// end, and another gateway may begin them at once.
+    pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
+        tokio::select! {
+            () = stop => {}
+            () = self.keep_all(&mut tasks) => {}
+        }
+        for own in &*self.managed.lock() {
+            own.removed.cancel();
+        }
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        // After that the leases expire.
+        let _ = self.context.clock.timeout(END_TIMEOUT, ended).await;
+    }
+
+    /// Runs a task for each certificate; never returns.
+    async fn keep_all(&self, tasks: &mut JoinSet<()>) {
         let mut running: Vec<Arc<ManagedCertificate>> = Vec::new();
         loop {
             running.retain(|known| !known.removed.is_cancelled());
@@ -165,9 +185,14 @@ impl AcmeCertificates {
     /// The state of the storage in Redis; `None` if no certificate is kept there.
     pub fn shared_storage(&self) -> Option<SharedStorageStatus> {
         let redis = self.context.redis.as_ref()?;
-        let is_used = self.managed.lock().iter().any(|own| own.settings.storage.is_shared());
-        let failure = redis.failure().map(RedisFailure::label);
-        is_used.then(|| SharedStorageStatus { failed_calls: redis.failed_calls(), failure })
+        let managed = self.managed.lock();
+        let mut shared = managed.iter().filter(|own| own.settings.storage.is_shared()).peekable();
+        shared.peek()?;
+        Some(SharedStorageStatus {
+            failed_calls: redis.failed_calls(),
+            failure: redis.failure().map(RedisFailure::label),
+            conflicts: shared.filter_map(|own| own.conflict()).collect(),
+        })
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) enum LeaseCause {
 
 /// What the text of a lease shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum LeaseText {
+pub enum LeaseText {
     /// A gateway orders the certificate.
     Ordering,
     /// An order has failed.
@@ -62,8 +62,8 @@ pub(super) enum LeaseText {
 }
 
 impl LeaseText {
-    /// Reads what [`OrderLease::pause`] wrote. What is not understood is an order, which ends.
-    pub(super) fn parse(text: &str) -> Self {
+    /// Reads what a gateway wrote at the end of a failed order. What is not understood is an order, which ends.
+    pub fn parse(text: &str) -> Self {
         let paused = || {
             let (failures, error) = text.strip_prefix(PAUSED)?.split_once(' ')?;
             let error = error.chars().take(MAX_ERROR).collect();
@@ -141,6 +141,13 @@ impl<'r> OrderLease<'r> {
 
     /// Ends the lease.
     pub(super) async fn end(self) {
+        self.end_with(None).await;
+    }
+
+    /// Ends the lease of an order that has not ended. Its responses stay until they expire: the authority may check the
+    /// domains now, and a failed check counts.
+    pub(super) async fn leave(self) {
+        self.responses.lock().clear();
         self.end_with(None).await;
     }
 

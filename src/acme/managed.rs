@@ -33,7 +33,7 @@ pub struct ManagedCertificate {
     state: Mutex<ManagedState>,
     /// Notified when the schedule has changed.
     rescheduled: Notify,
-    /// Cancelled when no listener uses it any more.
+    /// Cancelled when no listener uses it any more, or the gateway stops.
     pub(super) removed: CancellationToken,
 }
 
@@ -134,6 +134,11 @@ impl ManagedCertificate {
         self.rescheduled.notify_one();
     }
 
+    /// The record that this gateway's `storage_key` does not open, and the cure; `None` if there is none.
+    pub(super) fn conflict(&self) -> Option<String> {
+        self.state.lock().shared.conflict()
+    }
+
     pub(super) fn report(&self) -> AcmeReport {
         let state = self.state.lock();
         AcmeReport {
@@ -148,34 +153,40 @@ impl ManagedCertificate {
         }
     }
 
-    /// Orders and renews the certificate until no listener uses it.
+    /// Orders and renews the certificate until no listener uses it, or the gateway stops. Then a shared order is left to
+    /// another gateway.
     pub(super) async fn keep(self: Arc<Self>, context: Arc<OrderContext>) {
-        let removed = self.removed.clone();
-        removed.run_until_cancelled(self.keep_forever(&context)).await;
+        while !self.removed.is_cancelled() {
+            self.keep_once(&context).await;
+        }
     }
 
-    async fn keep_forever(&self, context: &OrderContext) {
-        loop {
-            let now = context.now();
-            let step = self.state.lock().schedule.next(now);
-            match step {
-                AcmeStep::Order => match &self.settings.storage {
-                    StoragePlace::Folder(_) => {
-                        self.state.lock().is_ordering = true;
-                        let ordering = self.order_patiently(context, None);
-                        let ordered = context.clock.timeout(TIMEOUT, ordering).await;
-                        let ordered = ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT)));
-                        self.record(ordered, context);
-                    }
-                    StoragePlace::Redis(_) => Box::pin(self.order_for_all(context)).await,
-                },
-                AcmeStep::AskRenewalTime => self.ask(context).await,
-                AcmeStep::Wait(until) => {
-                    let pause = Duration::from_secs((until - now).min(LONGEST_SLEEP));
-                    tokio::select! {
-                        () = context.clock.sleep(pause) => {}
-                        () = self.rescheduled.notified() => {}
-                    }
+    /// Does the next step, or ends it early if the certificate is removed.
+    async fn keep_once(&self, context: &OrderContext) {
+        let (now, removed) = (context.now(), &self.removed);
+        let step = self.state.lock().schedule.next(now);
+        // Ends by itself.
+        if step == AcmeStep::Order && self.settings.storage.is_shared() {
+            return Box::pin(self.order_for_all(context)).await;
+        }
+        removed.run_until_cancelled(self.take_step(step, context)).await;
+    }
+
+    async fn take_step(&self, step: AcmeStep, context: &OrderContext) {
+        match step {
+            AcmeStep::Order => {
+                self.state.lock().is_ordering = true;
+                let ordering = self.order_patiently(context, None);
+                let ordered = context.clock.timeout(TIMEOUT, ordering).await;
+                self.record(ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT))), context);
+            }
+            AcmeStep::AskRenewalTime => self.ask(context).await,
+            AcmeStep::Wait(until) => {
+                let pause =
+                    Duration::from_secs(until.saturating_sub(context.now()).min(LONGEST_SLEEP));
+                tokio::select! {
+                    () = context.clock.sleep(pause) => {}
+                    () = self.rescheduled.notified() => {}
                 }
             }
         }
@@ -235,6 +246,7 @@ impl ManagedCertificate {
                 let validity = issued.certificate.validity;
                 state.schedule.succeed(validity, now);
                 state.last_error = None;
+                state.shared.clear_account_conflict();
                 state.certificate = Some(issued.certificate);
                 state.present();
                 let days = validity.not_after.saturating_sub(now) / (24 * 60 * 60);
@@ -242,6 +254,9 @@ impl ManagedCertificate {
                 OrderOutcome::Issued
             }
             Err(error) => {
+                if let Some(conflict) = error.conflict() {
+                    state.shared.set_account_conflict(conflict);
+                }
                 // Without random numbers all gateways retry at one time, which an authority bears.
                 state.schedule.fail(now, getrandom::u64().unwrap_or_default());
                 let retry_in = state.schedule.retry_at().unwrap_or(now).saturating_sub(now);

@@ -9,7 +9,7 @@ use instant_acme::{
 
 use super::{
     AcmeSettings, Challenges, RenewalWindow, StorageError, StoragePlace,
-    account_store::AccountStore,
+    account_store::{AccountStore, parse_account},
     challenges::PendingResponse,
     client::{AuthorityClient, RequestError},
     lease::OrderLease,
@@ -114,6 +114,18 @@ pub(super) enum AcmeError {
     /// The order did not end in time.
     #[error("the order did not end within {0:?}")]
     Timeout(Duration),
+}
+
+impl AcmeError {
+    /// The error, if a record in the storage was sealed otherwise.
+    pub(super) fn conflict(&self) -> Option<&StorageError> {
+        match self {
+            Self::Storage(found @ StorageError::Record { error, .. }) if error.is_conflict() => {
+                Some(found)
+            }
+            _ => None,
+        }
+    }
 }
 
 impl From<Error> for AcmeError {
@@ -336,7 +348,7 @@ async fn restore(
     stored: &[u8],
     clock: &Clock,
 ) -> Result<Account, AcmeError> {
-    let credentials = serde_json::from_slice(stored).map_err(|error| AcmeError::StoredAccount {
+    let credentials = parse_account(stored).map_err(|error| AcmeError::StoredAccount {
         place: store.describe(&settings.account_name()),
         error,
     })?;

@@ -7,7 +7,7 @@ const MAX_LEN: usize = 2_048;
 
 /// A response.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(super) enum ChallengeResponse {
+pub enum ChallengeResponse {
     /// The body for a token of `http-01` (RFC 8555, 8.3).
     Token {
         /// The token, in base64url.
@@ -32,7 +32,7 @@ impl ChallengeResponse {
     }
 
     /// Reads what [`fmt::Display`] wrote.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok().filter(|text| text.len() <= MAX_LEN)?;
         let mut words = text.split(' ');
         let (kind, name, proof) = (words.next()?, words.next()?, words.next()?);

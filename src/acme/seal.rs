@@ -80,11 +80,7 @@ impl StorageKey {
 /// # Errors
 ///
 /// The system has no random numbers.
-pub(super) fn seal(
-    key: Option<&StorageKey>,
-    name: &str,
-    content: &[u8],
-) -> Result<Vec<u8>, SealError> {
+pub fn seal(key: Option<&StorageKey>, name: &str, content: &[u8]) -> Result<Vec<u8>, SealError> {
     let Some(key) = key else { return Ok([PLAIN, content].concat()) };
     let mut sealed = content.to_vec();
     let nonce = key.cipher()?.seal_in_place_append_tag(Aad::from(name), &mut sealed);
@@ -97,11 +93,7 @@ pub(super) fn seal(
 /// # Errors
 ///
 /// It has another form, or was sealed with another key, or under another name.
-pub(super) fn open(
-    key: Option<&StorageKey>,
-    name: &str,
-    record: &[u8],
-) -> Result<Vec<u8>, SealError> {
+pub fn open(key: Option<&StorageKey>, name: &str, record: &[u8]) -> Result<Vec<u8>, SealError> {
     if let Some(content) = record.strip_prefix(PLAIN) {
         return if key.is_some() { Err(SealError::NotSealed) } else { Ok(content.to_vec()) };
     }

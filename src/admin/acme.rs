@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{
     AdminContext,
     caller::parse_query,
-    encode::{start_counters, write_counter},
+    encode::{start_counters, write_counter, write_gauge},
     problem::problem,
 };
 use crate::{
@@ -133,6 +133,9 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
         let help = "Calls to Redis for certificates that are ordered by ACME which failed";
         let mut family = start_counters(encoder, "acme_storage_failures", help)?;
         write_counter(&mut family, &[], storage.failed_calls)?;
+        let help =
+            "Certificates of which the record or the account in Redis was sealed with another key";
+        write_gauge(encoder, "acme_storage_conflicts", help, storage.conflicts.len() as u64)?;
     }
     let reports = shared.acme.reports();
     let help = "When an ordered certificate expires, in seconds since the epoch";

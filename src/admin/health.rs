@@ -40,8 +40,8 @@ struct Details {
     /// The first domain of each certificate that is ordered by ACME and not there yet. It does not make the gateway
     /// unready, because the authority asks the gateway before it issues the certificate.
     awaited_certificates: Vec<Box<str>>,
-    /// Why certificates cannot be exchanged with other gateways through Redis; null if they can, or need not. The current
-    /// ones stay, and the gateway is ready.
+    /// Why certificates cannot be exchanged with other gateways through Redis: it does not answer, or a record there was
+    /// sealed with another `storage_key`. Null if they can, or need not. The current ones stay, and the gateway is ready.
     certificate_storage_note: Option<String>,
 }
 
@@ -113,10 +113,13 @@ fn details(shared: &Shared, workers: u64) -> Details {
 }
 
 fn certificate_storage_note(shared: &Shared) -> Option<String> {
-    let failure = shared.acme.shared_storage()?.failure?;
-    Some(format!(
-        "Redis cannot be used for certificates ({failure}): the current ones stay, and none is ordered"
-    ))
+    let status = shared.acme.shared_storage()?;
+    let lost = status.failure.map(|failure| {
+        format!(
+            "Redis cannot be used for certificates ({failure}): the current ones stay, and none is ordered"
+        )
+    });
+    lost.or_else(|| (!status.conflicts.is_empty()).then(|| status.conflicts.join("; ")))
 }
 
 fn awaited_certificates(shared: &Shared) -> Vec<Box<str>> {

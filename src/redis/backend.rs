@@ -359,7 +359,7 @@ impl Connector {
     }
 
     /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if that
-    /// server refuses writes. If the last probe got no response, waits for the next one: about a second.
+    /// server refuses writes. If the last probe got no response, waits for the next one: about half a second.
     ///
     /// # Errors
     ///

@@ -9,10 +9,11 @@ use super::RedisFailure;
 use crate::clock::Clock;
 
 /// Minimum interval between the starts of two probes.
-pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Maximum random delay of a probe, as a fraction of the interval. It spreads the connects of many gateways.
-const JITTER: f64 = 0.25;
+/// Maximum interval between the starts of two probes, if connecting does not take longer. The random part spreads
+/// the connects of many gateways.
+pub(crate) const LONGEST_PROBE_INTERVAL: Duration = Duration::from_millis(625);
 
 /// The result of the last probe, or the failure of a connection since.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -83,14 +84,14 @@ pub(super) trait Probe: Send + Sync + 'static {
     fn probe(&self) -> impl Future<Output = Result<(), RedisFailure>> + Send;
 }
 
-/// Probes the node while it is not up. Probes begin at least `interval` plus a jitter apart. Ends when the
-/// node is dropped.
-pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: Clock) {
+/// Probes the node while it is not up, after each [`PROBE_INTERVAL`] to [`LONGEST_PROBE_INTERVAL`]. Ends when the node
+/// is dropped.
+pub(super) async fn monitor(node: Weak<impl Probe>, clock: Clock) {
     let Some(mut state) = node.upgrade().map(|node| node.health().subscribe()) else { return };
     let mut epoch = 0;
     while state.wait_for(|state| !matches!(state, Reachability::Up(_))).await.is_ok() {
         let Some(node) = node.upgrade() else { return };
-        let next = clock.uptime() + interval + jitter(interval);
+        let next = clock.uptime() + PROBE_INTERVAL + jitter();
         let found = match node.probe().await {
             Ok(()) => {
                 epoch += 1;
@@ -105,10 +106,11 @@ pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration, clock: C
     }
 }
 
-/// A random delay of at most [`JITTER`] of the interval.
-fn jitter(interval: Duration) -> Duration {
+/// The random part of an interval.
+fn jitter() -> Duration {
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-    interval.mul_f64(JITTER * f64::from(random) / f64::from(u32::MAX))
+    let most = LONGEST_PROBE_INTERVAL.saturating_sub(PROBE_INTERVAL);
+    most.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -124,10 +126,10 @@ mod tests {
     use crate::clock::StoreTime;
 
     /// Just less than the interval, so no second probe may begin.
-    const TOO_SOON: Duration = Duration::from_millis(999);
+    const TOO_SOON: Duration = Duration::from_millis(499);
 
-    /// From [`TOO_SOON`] to the end of the interval and the longest jitter.
-    const REST: Duration = Duration::from_millis(251);
+    /// From [`TOO_SOON`] to the end of the longest interval.
+    const REST: Duration = Duration::from_millis(126);
 
     struct FakeNode {
         health: NodeHealth,
@@ -158,7 +160,7 @@ mod tests {
             let (is_up, probes) = (AtomicBool::new(is_up), AtomicU64::new(0));
             let node = Arc::new(FakeNode { health: NodeHealth::new(), is_up, probes });
             let clock = Clock::simulated(StoreTime::ZERO);
-            let task = tokio::spawn(monitor(Arc::downgrade(&node), PROBE_INTERVAL, clock.clone()));
+            let task = tokio::spawn(monitor(Arc::downgrade(&node), clock.clone()));
             let monitored = Self { node, clock, task };
             monitored.after(Duration::ZERO).await;
             monitored

@@ -204,7 +204,7 @@ impl RedisNode {
     pub(super) fn watch_health(self: &Arc<Self>) -> watch::Receiver<Reachability> {
         self.monitor.call_once(|| {
             let (node, clock) = (Arc::downgrade(self), self.clock().clone());
-            let monitor = health::monitor(node, health::PROBE_INTERVAL, clock);
+            let monitor = health::monitor(node, clock);
             self.context.background.spawn(monitor);
         });
         self.health.subscribe()

@@ -20,6 +20,9 @@ use crate::{
 /// decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time without a reply after which a tick asks over a new connection: the old one may be lost.
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
 /// Time for which Redis keeps a log of new tokens after the last one. Gateways read it for two minutes.
 const LOG_TTL: Duration = Duration::from_secs(130);
 
@@ -83,7 +86,8 @@ impl RedisFilterStore {
         keys: &[String],
         arguments: impl Fn(&mut Cmd),
     ) -> Result<T, RedisFailure> {
-        let connection = self.connection.as_ref().ok_or(RedisFailure::Io)?.connection.clone();
+        let current = self.connection.as_ref().ok_or(RedisFailure::Io)?;
+        let (connection, stale) = (current.connection.clone(), current.until_stale());
         let command = |by: ScriptRef| {
             let mut command = script(self).command(by);
             command.arg(keys.len()).arg(keys);
@@ -95,7 +99,12 @@ impl RedisFilterStore {
             let mut connection = connection.clone();
             async move { command.query_async(&mut connection).await }
         });
-        let outcome = self.timed(reply).await;
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.timed(reply) => outcome,
+            // After a partition, the reply may be lost.
+            () = stale => Err(RedisFailure::Io),
+        };
         self.check_connection(outcome)
     }
 
@@ -157,9 +166,10 @@ impl FilterStore for RedisFilterStore {
             }
         };
         // After a partition, the reply over an old connection is late or lost, while a new one works.
+        let clock = self.clock.clone();
         let read = tokio::select! {
             biased;
-            read = self.read_clocks() => Some(read),
+            read = clock.timeout(RECONNECT_AFTER, self.read_clocks()) => read.ok(),
             () = stale => None,
         };
         if let Some(read) = read {

@@ -28,6 +28,23 @@
 //!
 //! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
 //!
+//! # After a partition
+//!
+//! **Two seconds after Redis can be reached again, each gateway knows the new tokens that the others recorded in the
+//! current minute and in the one before it.** The two seconds are the sum of:
+//!
+//! | at most | until |
+//! |---:|---|
+//! | 625 ms | the gateway that was cut off probes Redis again (`redis::health`) |
+//! | 0 ms | its next tick: while Redis is lost, a tick waits for each probe ([`next_attempt`]) |
+//! | 1,200 ms | the next tick of each other gateway ([`next_tick`]) |
+//! | 175 ms | is left for the calls |
+//!
+//! The bound needs a `connect_timeout` below half a second, because a probe may last that long. A loss that no request
+//! and no ping has noticed is noticed here: if Redis does not reply with its time within half a second, the tick asks over
+//! a new connection. Many gateways that return at the same time come at the random times of their probes, and their new
+//! tokens cannot conflict: they are in the logs. Older tokens come later, with the generations.
+//!
 //! # Which file does what
 //!
 //! | file | content |
@@ -69,15 +86,25 @@ use crate::{clock::StoreTime, redis::RedisFailure};
 /// three: the time, the logs, and one generation.
 pub const MAX_CALLS_PER_TICK: usize = 1 + 3 + 1 + 2 * MAX_COMMITS + CATCH_UP_READS;
 
-/// One tick happens in each interval of this length, in ms.
+/// Mean interval between the starts of two ticks, in ms.
 const TICK_INTERVAL: u64 = 1_000;
 
-/// The time of the tick in the interval with number `interval`, in ms since the Unix epoch. `random`, 32 new
-/// random bits for each tick, places it within the interval: gateways with a fixed phase would conflict in
-/// every tick or in none.
-pub fn tick_time(interval: u64, random: u32) -> StoreTime {
-    let within = (u64::from(random) * TICK_INTERVAL) >> 32;
-    StoreTime::from_unix_ms(interval * TICK_INTERVAL + within)
+/// The largest difference of an interval from [`TICK_INTERVAL`], in ms.
+const TICK_JITTER: u64 = 200;
+
+/// Interval between the starts of two ticks while the store cannot be reached, in ms. Most wait longer, for a probe.
+const RETRY_INTERVAL: u64 = 250;
+
+/// The start of the tick after one that started at `started`. `random`, 32 new random bits for each tick, makes one
+/// interval longer than another: gateways with a fixed phase would conflict in every tick or in none.
+pub fn next_tick(started: StoreTime, random: u32) -> StoreTime {
+    let jitter = (u64::from(random) * (2 * TICK_JITTER + 1)) >> 32;
+    started + TICK_INTERVAL - TICK_JITTER + jitter
+}
+
+/// The start of the tick after one that started at `started` and did not reach the store.
+pub fn next_attempt(started: StoreTime) -> StoreTime {
+    started + RETRY_INTERVAL
 }
 
 /// The report of a complete tick or load.
@@ -102,8 +129,8 @@ pub struct FilterSync {
     tick: u64,
     /// Number of older generations to read after a failure, because other gateways may have changed them.
     unread_generations: usize,
-    /// True if the last tick or load failed.
-    is_failing: bool,
+    /// The failure of the last tick or load.
+    failure: Option<RedisFailure>,
     /// The maximum growth that payloads may cause.
     max_growth: u32,
     /// The growth needed by payloads that were not merged in this tick.
@@ -128,7 +155,7 @@ impl FilterSync {
             loaded: false,
             tick: 0,
             unread_generations: 0,
-            is_failing: false,
+            failure: None,
             max_growth: 1,
             wanted_growth: None,
         }
@@ -166,7 +193,13 @@ impl FilterSync {
     /// True if payloads in Redis may have unread changes because of a failure: the last tick failed, or the
     /// following pass over all generations is not complete.
     pub fn has_unread_generations(&self) -> bool {
-        self.is_failing || self.unread_generations > 0
+        self.failure.is_some() || self.unread_generations > 0
+    }
+
+    /// True if the last tick or load did not reach the store. An error reply is from a store that is reached.
+    pub fn has_lost_store(&self) -> bool {
+        use RedisFailure::{Io, Timeout, Unsent};
+        matches!(self.failure, Some(Unsent | Timeout | Io))
     }
 
     /// Merges the payload of every live generation, newest first, and the logs. Repeat it until it succeeds and
@@ -259,7 +292,7 @@ impl FilterSync {
     fn record_outcome(&mut self, filter: &Filter, outcome: &Result<SyncReport, RedisFailure>) {
         match outcome {
             Ok(report) => {
-                if std::mem::replace(&mut self.is_failing, false) {
+                if self.failure.take().is_some() {
                     tracing::info!("throttle synchronization with Redis recovered");
                 }
                 self.stats.set_last_success(report.now);
@@ -267,7 +300,7 @@ impl FilterSync {
             Err(failure) => {
                 self.stats.count_failure(*failure);
                 self.unread_generations = filter.live_generations().count();
-                if !std::mem::replace(&mut self.is_failing, true) {
+                if self.failure.replace(*failure).is_none() {
                     let failure = failure.label();
                     tracing::warn!(failure, "throttle synchronization with Redis failed; retrying");
                 }
@@ -281,9 +314,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_spread_over_their_interval() {
-        for (random, expected) in [(0, 7_000), (u32::MAX / 2, 7_499), (u32::MAX, 7_999)] {
-            assert_eq!(tick_time(7, random), StoreTime::from_unix_ms(expected));
+    fn intervals_are_a_second_on_average() {
+        let started = StoreTime::from_unix_ms(7_300);
+        for (random, expected) in [(0, 8_100), (u32::MAX / 2, 8_300), (u32::MAX, 8_500)] {
+            assert_eq!(next_tick(started, random), StoreTime::from_unix_ms(expected));
         }
     }
 }

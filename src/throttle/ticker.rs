@@ -15,7 +15,7 @@ use super::{
     growth::GrowthControl,
     live_filters::LiveFilters,
     mode::Hysteresis,
-    sync::{FilterStore, FilterSync, tick_time},
+    sync::{FilterStore, FilterSync, next_attempt, next_tick},
     waiting_room::{RedisRoomStore, RoomTicker, desk::SeatDesk},
 };
 use crate::{
@@ -97,7 +97,7 @@ impl Ticker {
         }
     }
 
-    /// Ticks once a second until `stop` is cancelled.
+    /// Ticks once a second, or twice while Redis is lost, until `stop` is cancelled.
     async fn run<S: FilterStore>(mut self, mut store: Option<S>, stop: CancellationToken) {
         loop {
             let started = self.clock.store_time();
@@ -105,8 +105,11 @@ impl Ticker {
                 return;
             }
             let waited = if self.throttle.status().loaded {
-                let random = getrandom::u32().unwrap_or_default();
-                let next = tick_time(started.periods_of(1000) + 1, random);
+                let next = if self.sync.has_lost_store() {
+                    next_attempt(started)
+                } else {
+                    next_tick(started, getrandom::u32().unwrap_or_default())
+                };
                 stop.run_until_cancelled(self.clock.sleep_until_wall_clock(next)).await
             } else {
                 stop.run_until_cancelled(self.clock.sleep(LOAD_RETRY_INTERVAL)).await

@@ -124,20 +124,26 @@ def steady(order):
 
 
 def known(order):
-    """Asks each gateway for its tokens until it has admitted all. Returns the times of day at which the last one was
-    admitted, and how many were left at the end."""
+    """Asks each gateway for its tokens until it has admitted all. Returns the times of day at which the last token that was
+    refused before was admitted, and how many were left at the end."""
     end = time.time() + order["seconds"]
 
     def work(gateway, tokens, result):
         connections = Connections()
+        was_refused = False
+        result["at"] = time.time()
         while tokens and time.time() < end:
-            # One after the other: while this token is unknown, the next ones need not be asked for.
+            # One after the other: while this token is unknown, the next ones need not be asked for. The time of asking for
+            # those that were known meanwhile does not count.
             if connections.get(gateway, order["path"], tokens[0])[0] == 200:
                 tokens = tokens[1:]
+                if was_refused:
+                    result["at"] = time.time()
+                was_refused = False
             else:
+                was_refused = True
                 time.sleep(0.01)
-            result["at"] = time.time()
-            result["left"] = len(tokens)
+        result["left"] = len(tokens)
 
     results = [{} for _ in order["groups"]]
     threads = [

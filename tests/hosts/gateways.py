@@ -23,7 +23,7 @@ workers: 2
 drain_delay: 2s
 drain_timeout: 10s
 STORE
-throttle: {max_active: 100000, memory: 30m}
+throttle: {max_active: 1000, memory: 30m}
 upstreams:
   app: {targets: [http://UPSTREAM]}
 limits:

@@ -75,7 +75,8 @@ class Known:
         self.process = start({"kind": "known", "path": path, "groups": groups, "seconds": seconds})
 
     def seconds_since(self, began):
-        """Waits until the end. Returns the seconds from this time of day until the last user was admitted."""
+        """Waits until the end. Returns the seconds from this time of day until the last user that was refused before was
+        admitted."""
         results = json.loads(self.process.communicate(timeout=60)[0])
         left = [one["left"] for one in results]
         if any(left):

@@ -66,7 +66,7 @@ def agree_on_users():
         expect(all(is_refused(f"new-{name}", name) for name in GATEWAYS), "a new user was admitted")
     finally:
         gateways.set_throttle("auto")
-    expect(seconds < 4.5, f"filters agreed after {seconds:.2f} s, expected two exchanges of at most 2 s each")
+    expect(seconds < 3, f"filters agreed after {seconds:.2f} s, expected two exchanges of at most 1.2 s each")
     return seconds
 
 

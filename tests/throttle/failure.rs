@@ -1,9 +1,11 @@
 use std::time::Duration;
 
-use testkit::{redis_server::RedisServer, wait::while_clock_advances};
+use testkit::{
+    redis_server::RedisServer, stalling_proxy::StallingProxy, wait::while_clock_advances,
+};
 use tidegate::{clock::Clock, redis::RedisFailure};
 
-use crate::support::{FilterGateway, MINUTE, NOW};
+use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys};
 
 /// A gateway that has recorded one token in each of `minutes` minutes. The token is the minute's number.
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGateway {
@@ -124,6 +126,21 @@ async fn a_pause_is_waited_out_and_a_hang_times_out() {
     assert_eq!(gateway.stats.failures(RedisFailure::Timeout), 2);
     let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing([0, 1, 10, 11]), [0; 0]);
+}
+
+/// As after a partition that no request and no ping has noticed.
+#[tokio::test]
+async fn a_tick_asks_over_a_new_connection_if_the_old_one_is_silent() {
+    let (redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
+    let proxy = StallingProxy::start(redis.port());
+    let mut gateway = FilterGateway::at(&proxy.url(), &clock, geometry(1_000, 30), hash_keys());
+    assert!(gateway.load().await.is_ok());
+    gateway.record([1]);
+    proxy.stall();
+    let (ticked, took) = while_clock_advances(&clock, gateway.tick()).await;
+    assert!(ticked.is_ok() && took >= Duration::from_millis(500), "{ticked:?} after {took:?}");
+    let fresh = FilterGateway::loaded(&redis, &clock).await;
+    assert_eq!(fresh.missing([1]), [0; 0]);
 }
 
 #[tokio::test]

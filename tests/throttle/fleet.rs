@@ -18,7 +18,7 @@ use tidegate::{
     clock::StoreTime,
     throttle::{
         Filter,
-        sync::{FilterSync, SyncStats, tick_time},
+        sync::{FilterSync, SyncStats, next_tick},
     },
 };
 
@@ -97,11 +97,11 @@ impl Fleet<'_> {
         *self.filters[id].borrow_mut() = Some(Rc::clone(&filter));
         let mut seen = self.recordings.borrow().len();
         let mut awaited = Vec::new();
-        let mut interval = self.time.now().periods_of(1_000);
+        let mut started = self.time.now();
         while self.crashing.get() != Some(id) {
-            interval = (interval + 1).max(self.time.now().periods_of(1_000));
-            let next = tick_time(interval, link.rng.next_u64() as u32);
+            let next = next_tick(started, link.rng.next_u64() as u32);
             self.time.sleep_until(next.as_unix_ms() * 1_000).await;
+            started = self.time.now();
             filter.rotate(self.time.now());
             // A failed tick is repeated.
             let _ = sync.tick(&filter, link).await;

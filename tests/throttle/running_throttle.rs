@@ -73,11 +73,14 @@ impl RunningThrottle {
     }
 }
 
-/// Moves the clock by a second, and waits until each of the throttles has ticked.
+/// The longest interval between two ticks, in ms.
+const LONGEST_INTERVAL: u64 = 1_200;
+
+/// Moves the clock by the longest interval, and waits until each of the throttles has ticked.
 pub(crate) async fn tick(clock: &Clock, gateways: &[RunningThrottle]) {
     let ticks = || gateways.iter().map(|gateway| gateway.throttle.status().ticks);
     let before: Vec<_> = ticks().collect();
-    clock.set(clock.store_time() + 1_000);
+    clock.set(clock.store_time() + LONGEST_INTERVAL);
     eventually_async("a tick", async || ticks().zip(&before).all(|(now, before)| now > *before))
         .await;
 }

@@ -17,7 +17,7 @@ use tidegate::{
         Filter, payload,
         sync::{
             CommitOutcome, FilterStore, FilterSync, MAX_CALLS_PER_TICK, ReadOutcome, SyncStats,
-            tick_time,
+            next_tick,
         },
     },
 };
@@ -119,11 +119,11 @@ impl Simulation<'_> {
         self.serving.set(self.serving.get() + 1);
         let mut seen = self.recorded_tokens.borrow().len();
         let mut awaited = Vec::new();
-        let mut slot = time.now().periods_of(1_000);
+        let mut started = time.now();
         loop {
-            slot = (slot + 1).max(time.now().periods_of(1_000));
-            let next = tick_time(slot, link.rng.next_u64() as u32);
+            let next = next_tick(started, link.rng.next_u64() as u32);
             time.sleep_until(next.as_unix_ms() * 1_000).await;
+            started = time.now();
             filter.rotate(time.now());
             let outcome = if self.plan.single_minute {
                 single_minute_tick(filter, &mut link).await

@@ -62,7 +62,12 @@ impl FilterGateway {
         geometry: Geometry,
         hash_keys: HashKeys,
     ) -> Self {
-        let options = redis_options(Topology::one(redis.url()));
+        Self::at(&redis.url(), clock, geometry, hash_keys)
+    }
+
+    /// A gateway whose Redis is at this URL.
+    pub(crate) fn at(url: &str, clock: &Clock, geometry: Geometry, hash_keys: HashKeys) -> Self {
+        let options = redis_options(Topology::one(url));
         let counter_store =
             CounterStore::redis(options, clock.clone(), 10).expect("usable options");
         let stats = Arc::new(SyncStats::default());

@@ -12,6 +12,7 @@ use crate::{
         seal::{SealError, open, seal},
         storage::closest,
     },
+    clock::Clock,
     redis::RedisFailure,
     tls::Certificate,
 };
@@ -30,6 +31,8 @@ pub(super) struct SharedState {
     unsaved: Option<Box<str>>,
     /// Why the record cannot be used.
     fault: Option<(String, FaultCause)>,
+    /// The account's record that was sealed otherwise, and the cure.
+    account_conflict: Option<String>,
     /// True after the first read.
     was_read: bool,
     /// True while another gateway orders the certificate.
@@ -69,6 +72,23 @@ impl SharedState {
 
     fn is_in_conflict(&self) -> bool {
         matches!(self.fault, Some((_, FaultCause::Conflict)))
+    }
+
+    /// The record that was sealed otherwise, and the cure; `None` if there is none.
+    pub(super) fn conflict(&self) -> Option<String> {
+        self.fault().filter(|_| self.is_in_conflict()).or_else(|| self.account_conflict.clone())
+    }
+
+    /// Notes that the account's record was sealed otherwise.
+    pub(super) fn set_account_conflict(&mut self, record: &StorageError) {
+        let cure =
+            "set the same `storage_key` at all gateways, or remove the record for a new account";
+        self.account_conflict = Some(format!("{record}: {cure}"));
+    }
+
+    /// Notes that the account could be used.
+    pub(super) fn clear_account_conflict(&mut self) {
+        self.account_conflict = None;
     }
 }
 
@@ -157,6 +177,7 @@ impl ManagedCertificate {
                 state.last_error = None;
                 state.shared.pem = Some(pem);
                 (state.shared.unsaved, state.shared.fault) = (None, None);
+                state.shared.clear_account_conflict();
                 state.present();
             }
             Err((error, cause)) => {
@@ -222,17 +243,17 @@ impl ManagedCertificate {
             (state.schedule.is_forced(), state.shared.is_in_conflict())
         };
         if is_in_conflict && !is_forced {
-            return clock.sleep(PAUSE).await;
+            return self.pause(clock).await;
         }
-        let Ok(redis) = context.shared() else { return clock.sleep(PAUSE).await };
+        let Ok(redis) = context.shared() else { return self.pause(clock).await };
         let cause = if is_forced { LeaseCause::Forced } else { LeaseCause::Due };
         // A failure is counted and logged, and shown to the operator.
         let Ok(Some(lease)) = OrderLease::take(redis, &self.settings, cause).await else {
-            return clock.sleep(PAUSE).await;
+            return self.pause(clock).await;
         };
         if !self.is_still_due(redis).await {
             lease.end().await;
-            return clock.sleep(PAUSE).await;
+            return self.pause(clock).await;
         }
         {
             let mut state = self.state.lock();
@@ -243,8 +264,22 @@ impl ManagedCertificate {
         let ordered = tokio::select! {
             ordered = ordering => ordered.unwrap_or(Err(AcmeError::Timeout(TIMEOUT))),
             () = lease.keep() => Err(AcmeError::Storage(StorageError::LostLease)),
+            () = self.removed.cancelled() => return self.leave_order(lease).await,
         };
         self.end_order(ordered, lease, context).await;
+    }
+
+    /// Waits before the next attempt, unless the certificate is removed.
+    async fn pause(&self, clock: &Clock) {
+        self.removed.run_until_cancelled(clock.sleep(PAUSE)).await;
+    }
+
+    /// Leaves a current order to another gateway.
+    async fn leave_order(&self, lease: OrderLease<'_>) {
+        let domains = self.settings.domains.join(", ");
+        tracing::info!(domains, "the order ends here: another gateway may order the certificate");
+        self.state.lock().is_ordering = false;
+        lease.leave().await;
     }
 
     /// True if the certificate must be ordered, although no other gateway can have changed it since.

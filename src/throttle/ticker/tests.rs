@@ -11,6 +11,7 @@ use super::{
 };
 
 mod capacity;
+mod partition;
 mod resize;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);

@@ -225,6 +225,31 @@ fn a_gateway_that_dies_leaves_its_order_to_another() {
     assert!(names_and_issuer(&shared.setting.shown(&second)).1.contains("Pebble"));
 }
 
+/// A gateway leaves as at SIGTERM, while it serves until its load balancer has noticed; or stops at once.
+#[test]
+#[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
+fn a_gateway_that_stops_leaves_its_order_to_another_at_once() {
+    for leave in [|own: &Gateway| own.server.leave(), |own: &Gateway| _ = own.stop()] {
+        let shared = SharedSetting::new();
+        shared.lead_to(GATE);
+        let gate = Gate::new(shared.setting.ports.tls);
+        let first = shared.start(FIRST);
+        gate.wait();
+        let second = shared.start(SECOND);
+        eventually("it waits", || state(&second)["is_ordered_elsewhere"] == true);
+        shared.lead_to(SECOND);
+        let ((), time) = timed(|| {
+            leave(&first);
+            eventually("it orders", || state(&second)["is_ordering"] == true);
+        });
+        println!("another gateway began the order after {time:?}");
+        assert!(time < Duration::from_secs(5), "{time:?}");
+        second.wait_for_metric(ISSUED, 1);
+        assert_eq!(second.metric(FAILED), 0);
+        assert_eq!(shared.setting.pebble.orders(), 2);
+    }
+}
+
 #[test]
 fn gateways_wait_together_after_a_failed_order() {
     let shared = SharedSetting::new();

@@ -18,6 +18,7 @@ use super::{
 
 const CERTIFICATES: &str = "tidegate:{acme}:certificates";
 const VERSIONS: &str = "tidegate:{acme}:versions";
+const CONFLICTS: &str = "tidegate_acme_storage_conflicts";
 const FAILURES: &str = "tidegate_acme_storage_failures_total";
 
 fn note(gateway: &Gateway) -> Value {
@@ -188,16 +189,38 @@ fn a_damaged_account_is_reported() {
     }
 }
 
+/// The configuration of a gateway with this `storage_key`.
+fn with_key(shared: &SharedSetting, host: &str, key: &str) -> String {
+    let file = shared.setting.storage.path().join("key");
+    fs::write(&file, key).expect("a file");
+    let key = format!("storage_key: 'file:{}'\n        storage:", file.display());
+    shared.yaml(host, A, "tls-alpn-01").replace("storage:", &key)
+}
+
+#[test]
+fn an_account_that_was_sealed_with_another_key_is_noted() {
+    let shared = SharedSetting::new();
+    let first = Gateway::start(&with_key(&shared, FIRST, "0123456789abcdef0123456789abcdef"));
+    first.wait_for_metric(ISSUED, 1);
+    drop(first);
+    let _: i64 = shared.redis.command(&["DEL", CERTIFICATES, VERSIONS]);
+    let other = "another-secret-of-the-same-length";
+    let gateway = Gateway::start(&with_key(&shared, FIRST, other));
+    gateway.wait_for_metric(FAILED, 1);
+    let account: Vec<String> = shared.redis.command(&["KEYS", "tidegate:{acme}:account:*"]);
+    let noted = note(&gateway).to_string();
+    assert!(noted.contains(&account[0]) && noted.contains("same `storage_key`"), "{noted}");
+    assert_eq!(gateway.metric(CONFLICTS), 1);
+    let _: i64 = shared.redis.command(&["DEL", &account[0]]);
+    post(&gateway, "/api/acme/renew");
+    gateway.wait_for_metric(ISSUED, 1);
+    assert!(note(&gateway).is_null());
+}
+
 #[test]
 fn records_are_sealed_with_the_operators_key() {
     let shared = SharedSetting::new();
-    let folder = shared.setting.storage.path();
-    let with_key = |host: &str, key: &str| {
-        let file = folder.join("key");
-        fs::write(&file, key).expect("a file");
-        let key = format!("storage_key: 'file:{}'\n        storage:", file.display());
-        shared.yaml(host, A, "tls-alpn-01").replace("storage:", &key)
-    };
+    let with_key = |host: &str, key: &str| with_key(&shared, host, key);
     let keyed = |host: &str, key: &str| Gateway::start(&with_key(host, key));
     let key = "0123456789abcdef0123456789abcdef\n";
     let first = keyed(FIRST, key);
@@ -221,6 +244,10 @@ fn records_are_sealed_with_the_operators_key() {
         let gateway = other.map_or_else(|| shared.start(SECOND), |other| keyed(SECOND, other));
         let error = state(&gateway)["last_error"].to_string();
         assert!(error.contains(expected) && error.contains("tidegate acme renew"), "{error}");
+        let note = note(&gateway).to_string();
+        assert!(note.contains(expected) && note.contains("same `storage_key`"), "{note}");
+        assert_eq!(gateway.metric(CONFLICTS), 1);
+        assert_eq!(get(gateway.admin(), "/readyz", "").status, 200);
         assert!(names_and_issuer(&shared.setting.shown(&gateway)).1.contains("until the first"));
         sleep(Duration::from_secs(2));
         assert_eq!(shared.setting.pebble.orders(), 1);
@@ -235,7 +262,8 @@ fn records_are_sealed_with_the_operators_key() {
     assert_eq!(shared.setting.shown(&first), shown);
     post(&first, "/api/acme/renew");
     first.wait_for_metric(ISSUED, 2);
-    assert!(state(&first)["last_error"].is_null());
+    assert!(state(&first)["last_error"].is_null() && note(&first).is_null());
+    assert_eq!(first.metric(CONFLICTS), 0);
     assert!(record(&shared.redis).starts_with(b"aes-256-gcm\n"));
     let fault = first.reload(&with_key(FIRST, "0123456789abcdef")).expect_err("a fault");
     assert!(fault.contains("shorter than 32 bytes: 16") && !fault.contains("abcdef"), "{fault}");
