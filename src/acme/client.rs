@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use reqwest::Client;
@@ -18,6 +18,11 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest body of a response, in bytes. Certificate chains have some thousand.
 const MAX_BODY: usize = 1 << 20;
+
+/// The longest pause that an authority may ask for, in seconds: a day.
+const LONGEST_PAUSE: u64 = 24 * 60 * 60;
+/// The pause before the next question for a renewal time, in seconds, if the authority asks for none (RFC 9773, 4.3.3).
+const USUAL_PAUSE: HeaderValue = HeaderValue::from_static("21600");
 
 /// The client of one authority.
 pub(super) struct AuthorityClient {
@@ -75,6 +80,7 @@ async fn send(
         return Err(RequestError::NoTls);
     }
     let (mut parts, body) = request.into_parts();
+    let is_question = parts.method == Method::GET;
     // The client's own names the gateway.
     parts.headers.remove(header::USER_AGENT);
     let Ok(body) = body.collect().await;
@@ -83,6 +89,11 @@ async fn send(
     let mut head = Response::new(());
     *head.status_mut() = received.status();
     *head.headers_mut() = std::mem::take(received.headers_mut());
+    bound_pause(head.headers_mut());
+    if is_question {
+        // The library needs one.
+        head.headers_mut().entry(header::RETRY_AFTER).or_insert(USUAL_PAUSE);
+    }
     let mut body = Vec::new();
     while let Some(chunk) = received.chunk().await.map_err(failed)? {
         if body.len() + chunk.len() > MAX_BODY {
@@ -92,4 +103,38 @@ async fn send(
     }
     let (parts, ()) = head.into_parts();
     Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })
+}
+
+/// Shortens a `Retry-After` of more than a day: the library adds any number to the time, which overflows.
+fn bound_pause(fields: &mut HeaderMap) {
+    let pause = fields.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let is_number =
+        |pause: &&str| !pause.is_empty() && pause.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(pause) = pause.filter(is_number) {
+        let pause = pause.parse().unwrap_or(u64::MAX).min(LONGEST_PAUSE);
+        fields.insert(header::RETRY_AFTER, pause.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_at_most_a_day() {
+        for (sent, wanted) in [
+            ("0", "0"),
+            ("600", "600"),
+            ("86401", "86400"),
+            ("18446744073709551615", "86400"),
+            ("99999999999999999999999", "86400"),
+            ("-5", "-5"),
+            ("Sat, 28 Nov 2026 06:00:00 GMT", "Sat, 28 Nov 2026 06:00:00 GMT"),
+        ] {
+            let mut fields = HeaderMap::new();
+            fields.insert(header::RETRY_AFTER, HeaderValue::from_static(sent));
+            bound_pause(&mut fields);
+            assert_eq!(fields[header::RETRY_AFTER], wanted);
+        }
+    }
 }

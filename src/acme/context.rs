@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
+
 use super::{
     AcmeAccount, AcmeError, AcmeSettings, AcmeStorage, Challenges, StorageError, StoragePlace,
     account_store::AccountStore, redis::RedisStorage,
@@ -20,9 +22,11 @@ pub(super) struct OrderContext {
     pub(super) clock: Clock,
     /// The number of orders, by [`OrderOutcome`].
     orders: [AtomicU64; 2],
-    /// Locked while an account is opened, so that two certificates do not make two accounts.
-    accounts: tokio::sync::Mutex<()>,
+    /// For each account, by its name: locked while it is opened, so that two certificates do not make two.
+    accounts: Mutex<Vec<(String, AccountLock)>>,
 }
+
+type AccountLock = Arc<tokio::sync::Mutex<()>>;
 
 /// How an order ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,7 +39,7 @@ pub enum OrderOutcome {
 
 impl OrderContext {
     pub(super) fn new(redis: Option<RedisStorage>, clock: Clock) -> Self {
-        let (challenges, orders, accounts) = (Arc::default(), Default::default(), ().into());
+        let (challenges, orders, accounts) = Default::default();
         Self { challenges, redis, clock, orders, accounts }
     }
 
@@ -61,8 +65,20 @@ impl OrderContext {
             StoragePlace::Folder(folder) => AccountStore::Folder(AcmeStorage::new(folder.clone())),
             StoragePlace::Redis(key) => AccountStore::Redis(self.shared()?, key.as_ref()),
         };
-        let _opening = self.accounts.lock().await;
+        // An authority that does not answer delays no other one.
+        let lock = self.account_lock(settings.account_name());
+        let _opening = lock.lock().await;
         Box::pin(AcmeAccount::open(settings, store, &self.clock)).await
+    }
+
+    fn account_lock(&self, name: String) -> AccountLock {
+        let mut accounts = self.accounts.lock();
+        if let Some((_, lock)) = accounts.iter().find(|(known, _)| *known == name) {
+            return Arc::clone(lock);
+        }
+        let lock = AccountLock::default();
+        accounts.push((name, Arc::clone(&lock)));
+        lock
     }
 
     /// The time, in seconds since the epoch.

@@ -228,7 +228,13 @@ impl ManagedCertificate {
             let state = self.state.lock();
             state.certificate.clone().filter(|_| state.schedule.names_replaced())
         };
-        let issued = Box::pin(account.order(OrderParts { challenges, replaced, lease })).await?;
+        let issued = Box::pin(account.order(OrderParts {
+            challenges,
+            replaced,
+            clock: &context.clock,
+            lease,
+        }))
+        .await?;
         if let Some(folder) = folder {
             folder.write(&self.settings.certificate_name(), issued.pem.as_bytes())?;
         }

@@ -18,11 +18,13 @@ use super::{
 use crate::{
     clock::Clock,
     config::AcmeChallenge,
-    tls::{Certificate, TlsError},
+    tls::{Certificate, TlsError, Validity},
 };
 
 /// How long an authority may check domains, and issue. It is asked after 250 ms, and then with growing pauses.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_mins(2));
+/// How far the clock of an authority may be ahead, in seconds.
+const CLOCK_SKEW: u64 = 60 * 60;
 /// The problem of an account that an authority does not know (RFC 8555, 6.7).
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 /// The problem of a request whose nonce is not accepted, as with a busy authority. The library repeats it twice.
@@ -41,6 +43,8 @@ pub(super) struct OrderParts<'o> {
     pub(super) challenges: &'o Arc<Challenges>,
     /// The certificate that the new one replaces.
     pub(super) replaced: Option<Certificate>,
+    /// Says whether the certificate is valid.
+    pub(super) clock: &'o Clock,
     /// The right to order, if gateways share the certificate.
     pub(super) lease: Option<&'o OrderLease<'o>>,
 }
@@ -105,6 +109,9 @@ pub(super) enum AcmeError {
     /// The issued certificate is not the ordered one.
     #[error("the issued certificate lacks the name {0}")]
     MissingName(Box<str>),
+    /// The issued certificate is not valid now.
+    #[error("the issued certificate {0}")]
+    NotValid(&'static str),
     /// The issued certificate cannot be used.
     #[error("the issued certificate cannot be used: {0}")]
     Certificate(#[from] TlsError),
@@ -126,6 +133,21 @@ impl AcmeError {
             _ => None,
         }
     }
+}
+
+/// Checks that clients accept a certificate at `now`.
+///
+/// # Errors
+///
+/// It has expired, or is not valid yet.
+fn check_validity(validity: Validity, now: u64) -> Result<(), AcmeError> {
+    if validity.not_after <= now {
+        return Err(AcmeError::NotValid("has expired"));
+    }
+    if validity.not_before > now + CLOCK_SKEW {
+        return Err(AcmeError::NotValid("is not valid yet"));
+    }
+    Ok(())
 }
 
 impl From<Error> for AcmeError {
@@ -259,6 +281,7 @@ impl<'s> AcmeAccount<'s> {
             StoragePlace::Redis(_) => name.into(),
         };
         let certificate = Certificate::parse(&path, pem.as_bytes())?;
+        check_validity(certificate.validity, parts.clock.now() / 1000)?;
         let missing = settings.domains.iter().find(|name| !certificate.covers(name));
         match missing {
             Some(name) => Err(AcmeError::MissingName(name.clone())),
@@ -396,6 +419,26 @@ fn account_error(settings: &AcmeSettings, error: &Error) -> AcmeError {
         _ => {
             let (directory, error) = (settings.directory.clone(), error.to_string());
             AcmeError::Account { directory, error }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_clients_refuse_is_not_accepted() {
+        const NOW: u64 = 1_700_000_000;
+        for (not_before, not_after, is_accepted) in [
+            (NOW - 60, NOW + 60, true),
+            (NOW + 600, NOW + 9000, true),
+            (NOW - 60, NOW, false),
+            (NOW - 60, NOW - 1, false),
+            (NOW + 7200, NOW + 9000, false),
+        ] {
+            let validity = Validity { not_before, not_after };
+            assert_eq!(check_validity(validity, NOW).is_ok(), is_accepted, "{validity:?}");
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::tls::Validity;
 
 /// The pause after the first failed order, in seconds. It doubles with each further failure.
 const FIRST_PAUSE: u64 = 60;
+/// The shortest pause after an order, in seconds, however short the certificate lives.
+const SHORTEST_PAUSE: u64 = 10;
 /// The longest pause after a failed order, in seconds, before its random part.
 const LONGEST_PAUSE: u64 = 60 * 60;
 /// The shortest and the longest time, in seconds, between two questions for a suggestion.
@@ -77,7 +79,8 @@ impl RenewalSchedule {
 
     /// The time before which a failed order is not repeated; `None` if the last one succeeded.
     pub fn retry_at(&self) -> Option<u64> {
-        (self.failures > 0).then_some(self.retry_at)
+        // An operator has ended the pause if it is 0.
+        (self.failures > 0 && self.retry_at > 0).then_some(self.retry_at)
     }
 
     /// The number of failed orders since the last successful one.
@@ -101,16 +104,16 @@ impl RenewalSchedule {
     pub fn succeed(&mut self, validity: Validity, now: u64) {
         self.restore(validity);
         let lifetime = validity.not_after.saturating_sub(validity.not_before);
-        self.retry_at = now + LONGEST_PAUSE.min(lifetime / 3);
+        self.retry_at = now + (lifetime / 3).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
     }
 
-    /// An order has failed. `random` spreads the orders of several gateways.
+    /// An order has failed, and is repeated after a pause, also one that an operator wanted. `random` spreads the orders of
+    /// several gateways.
     pub fn fail(&mut self, now: u64, random: u64) {
         let pause = FIRST_PAUSE.checked_shl(self.failures).unwrap_or(LONGEST_PAUSE);
         let pause = pause.min(LONGEST_PAUSE);
         self.failures = self.failures.saturating_add(1).min(32);
         self.retry_at = now + pause + random % (pause / 4 + 1);
-        self.is_forced = false;
     }
 
     /// The authority has suggested `window`, and wants to be asked again in `again` seconds. The renewal is at a random
@@ -246,12 +249,27 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_can_force_a_renewal_once() {
+    fn an_operator_can_force_a_renewal() {
         let mut schedule = issued();
         schedule.force();
         assert_eq!(schedule.next(NOW), AcmeStep::Order);
         schedule.fail(NOW, 0);
-        assert_ne!(schedule.next(NOW + 60), AcmeStep::Order, "the certificate is still good");
+        assert_eq!(schedule.next(NOW), AcmeStep::Wait(NOW + 60));
+        assert_eq!(schedule.next(NOW + 60), AcmeStep::Order, "until it succeeds");
+        schedule.force();
+        assert_eq!(schedule.retry_at(), None, "at once");
+        schedule.succeed(VALIDITY, NOW + 60);
+        assert_eq!(schedule.next(NOW + 60), AcmeStep::AskRenewalTime, "once");
+    }
+
+    #[test]
+    fn certificates_that_end_at_once_are_not_ordered_without_a_pause() {
+        for lifetime in [0, 1, 29] {
+            let mut schedule = RenewalSchedule::default();
+            schedule.succeed(Validity { not_before: NOW, not_after: NOW + lifetime }, NOW);
+            let order = (NOW..).find(|now| schedule.next(*now) == AcmeStep::Order);
+            assert!(order >= Some(NOW + 10), "{lifetime}: {order:?}");
+        }
     }
 
     proptest! {

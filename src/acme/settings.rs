@@ -80,7 +80,14 @@ impl AcmeSettings {
     /// The certificate in the folder; `None` without one, or if it is kept in Redis. May wait for the folder.
     pub fn certificate_in_folder(&self) -> Option<Certificate> {
         let StoragePlace::Folder(folder) = &self.storage else { return None };
-        AcmeStorage::new(folder.clone()).certificate(&self.certificate_name())
+        let stored = AcmeStorage::new(folder.clone()).certificate(&self.certificate_name())?;
+        let missing = self.domains.iter().find(|name| !stored.covers(name));
+        if let Some(name) = missing {
+            let file = folder.join(self.certificate_name());
+            tracing::warn!(file = %file.display(), %name, "a stored certificate lacks a name, and is ordered again");
+            return None;
+        }
+        Some(stored)
     }
 
     /// The name of the account in the storage.

@@ -22,6 +22,9 @@ const MAX_LEN: u64 = 1 << 20;
 /// The largest number of files that are looked at for a certificate of other domains.
 const MAX_FILES: usize = 1000;
 
+/// The space that must be free before an order, in bytes.
+const PROBE_LEN: usize = 32 * 1024;
+
 /// The folder.
 #[derive(Clone, Debug)]
 pub struct AcmeStorage {
@@ -83,8 +86,10 @@ impl AcmeStorage {
         let failed = |error| StorageError::Write { path: self.folder.clone(), error };
         self.make_folder().map_err(failed)?;
         let probe = self.path(&format!(".probe.{}.tmp", std::process::id()));
-        let written = create(&probe).and_then(|_| fs::remove_file(&probe));
-        written.map_err(failed)
+        // As much as a certificate and an account need: a full disk may have room for an empty file.
+        let written = create(&probe).and_then(|mut file| file.write_all(&[b' '; PROBE_LEN]));
+        let removed = fs::remove_file(&probe);
+        written.and(removed).map_err(failed)
     }
 
     /// Checks that this process may write in the folder, or may make it, without doing so.

@@ -212,7 +212,8 @@ mod tests {
             assert_eq!(parts, expected);
             assert_eq!(filter.matches("hickory").count(), 3);
         }
-        for text in ["tidegate=loud", "verbose", "warning", "info,loud", "tidegate[span]=debug", ""] {
+        for text in ["tidegate=loud", "verbose", "warning", "info,loud", "tidegate[span]=debug", ""]
+        {
             assert!(parse_filter(text).is_err(), "{text}");
         }
     }

@@ -135,6 +135,9 @@ impl Certificate {
         [cert, key]: [&Path; 2],
     ) -> Result<Self, TlsError> {
         let (names, addresses, validity) = read(&chain[0], cert)?;
+        for issuer in &chain[1..] {
+            read(issuer, cert)?;
+        }
         let private = provider()
             .key_provider
             .load_private_key(private)
