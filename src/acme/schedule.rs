@@ -267,8 +267,8 @@ mod tests {
         for lifetime in [0, 1, 29] {
             let mut schedule = RenewalSchedule::default();
             schedule.succeed(Validity { not_before: NOW, not_after: NOW + lifetime }, NOW);
-            let order = (NOW..).find(|now| schedule.next(*now) == AcmeStep::Order);
-            assert!(order >= Some(NOW + 10), "{lifetime}: {order:?}");
+            let order = (NOW..NOW + 100).find(|now| schedule.next(*now) == AcmeStep::Order);
+            assert!(order.is_some_and(|order| order >= NOW + 10), "{lifetime}: {order:?}");
         }
     }
 

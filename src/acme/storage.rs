@@ -23,7 +23,7 @@ const MAX_LEN: u64 = 1 << 20;
 const MAX_FILES: usize = 1000;
 
 /// The space that must be free before an order, in bytes.
-const PROBE_LEN: usize = 32 * 1024;
+const PROBE_LEN: usize = 16 * 1024;
 
 /// The folder.
 #[derive(Clone, Debug)]
