@@ -108,10 +108,12 @@ async fn send(
 /// Shortens a `Retry-After` of more than a day: the library adds any number to the time, which overflows.
 fn bound_pause(fields: &mut HeaderMap) {
     let pause = fields.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    // The library's parser of numbers takes a sign as well.
+    let digits = pause.map(|pause| pause.trim().trim_start_matches('+'));
     let is_number =
-        |pause: &&str| !pause.is_empty() && pause.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some(pause) = pause.filter(is_number) {
-        let pause = pause.parse().unwrap_or(u64::MAX).min(LONGEST_PAUSE);
+        |digits: &&str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(digits) = digits.filter(is_number) {
+        let pause = digits.parse().unwrap_or(u64::MAX).min(LONGEST_PAUSE);
         fields.insert(header::RETRY_AFTER, pause.into());
     }
 }
@@ -128,6 +130,7 @@ mod tests {
             ("86401", "86400"),
             ("18446744073709551615", "86400"),
             ("99999999999999999999999", "86400"),
+            ("+18446744073709551615", "86400"),
             ("-5", "-5"),
             ("Sat, 28 Nov 2026 06:00:00 GMT", "Sat, 28 Nov 2026 06:00:00 GMT"),
         ] {

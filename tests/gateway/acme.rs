@@ -1,8 +1,12 @@
 //! Certificates from an authority that speaks ACME: Pebble, which is strict, rejects good nonces, and checks each domain
 //! through the gateway's own listeners.
 
+/// Authorities that do wrong.
+mod authorities;
 /// Faults and notes of the configuration.
 mod check;
+/// An authority that a test speaks for.
+mod false_authority;
 /// The admin API and the commands.
 mod operators;
 /// The time of renewals.

@@ -1,15 +1,18 @@
 //! When a certificate is renewed, and when a failed order is repeated.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use testkit::{
     gateway::Gateway,
-    tls::TlsUpstream,
     wait::{eventually, sleep},
 };
 use tidegate::clock::Clock;
 
-use super::{A, FAILED, ISSUED, Setting, state};
+use super::{
+    A, FAILED, ISSUED, Setting,
+    false_authority::{Answers, FalseAuthority},
+    state,
+};
 
 /// The time that the gateway's state has for `key`.
 fn time(gateway: &Gateway, key: &str) -> u64 {
@@ -59,49 +62,28 @@ fn a_failed_order_is_repeated_after_a_minute() {
     gateway.wait_for_metric(ISSUED, 1);
 }
 
-/// Pebble of Debian makes no suggestions, so that another server has its place.
 #[test]
 fn an_authority_suggests_the_time_of_a_renewal() {
-    let mut setting = Setting::new();
-    drop(setting.issued());
-    setting.pebble.stop();
-    let now = Clock::system().now() / 1000;
-    let base = format!("https://{}", setting.pebble.address);
-    let window = |gateway: &Gateway, start: u64, end: u64| {
+    // The second one does not say when it wants to be asked again.
+    for retry_after in ["60", ""] {
+        let now = Clock::system().now() / 1000;
+        let (start, end) = (now + 3600, now + 7200);
+        let window = [rfc3339(start), rfc3339(end)];
+        let answers = Answers { window, retry_after, ..Answers::default() };
+        let authority = FalseAuthority::start(answers);
+        let storage = tempfile::tempdir().expect("a directory");
+        let clock = Clock::simulated(Clock::system().store_time());
+        let gateway = Gateway::start_at(&authority.yaml(&storage), clock);
+        gateway.wait_for_metric(ISSUED, 1);
         eventually("a suggestion", || {
-            let renewal = state(gateway)["renewal_at"].as_u64();
+            let renewal = state(&gateway)["renewal_at"].as_u64();
             renewal.is_some_and(|renewal| (start..=end).contains(&renewal))
         });
-    };
-    let (start, end) = (now + 3600, now + 7200);
-    let suggestion = format!(
-        r#"{{"suggestedWindow": {{"start": "{}", "end": "{}"}}}}"#,
-        rfc3339(start),
-        rfc3339(end)
-    );
-    let server = setting.pebble.identity.server();
-    let authority = TlsUpstream::start_on(setting.pebble.address, server, move |head, stream| {
-        let body = if head.starts_with("GET /dir ") {
-            format!(
-                r#"{{"newNonce": "{base}/n", "newAccount": "{base}/a", "newOrder": "{base}/o",
-                    "revokeCert": "{base}/r", "keyChange": "{base}/k", "renewalInfo": "{base}/ari"}}"#
-            )
-        } else {
-            suggestion.clone()
-        };
-        let length = body.len();
-        let head =
-            format!("HTTP/1.1 200 OK\r\nRetry-After: 60\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all((head + &body).as_bytes()).is_ok() && stream.flush().is_ok()
-    });
-    let clock = Clock::simulated(Clock::system().store_time());
-    let gateway = Gateway::start_at(&setting.yaml(A, "tls-alpn-01"), clock);
-    window(&gateway, start, end);
-    assert!(authority.requests().iter().any(|head| head.starts_with("GET /ari/")));
-    assert_eq!(gateway.metric("tidegate_acme_orders_total"), 0);
-    advance_to(&gateway, end);
-    gateway.wait_for_metric(FAILED, 1);
-    assert!(authority.requests().iter().any(|head| head.starts_with("HEAD /n ")), "an order");
+        assert!(authority.requests().iter().any(|head| head.starts_with("GET /window/")));
+        assert_eq!(gateway.metric(ISSUED), 1);
+        advance_to(&gateway, end);
+        gateway.wait_for_metric(ISSUED, 2);
+    }
 }
 
 fn rfc3339(seconds: u64) -> String {

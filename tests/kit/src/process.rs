@@ -24,8 +24,19 @@ pub fn gateway_command(binary: &str, directory: &Path, arguments: &[&str]) -> Co
 
 /// `command` with a limit of `open_files` file descriptors, which it cannot raise.
 pub fn with_open_files(command: &Command, open_files: u64) -> Command {
+    limited(command, &format!("ulimit -n {open_files}"))
+}
+
+/// `command` that cannot write files of more than 4 KiB, as on a disk that is nearly full: writes fail.
+pub fn with_small_files(command: &Command) -> Command {
+    // In units of 512 bytes. Without the trap the signal ends the process.
+    limited(command, "trap '' XFSZ && ulimit -f 8")
+}
+
+/// `command` after the shell's `limit`.
+fn limited(command: &Command, limit: &str) -> Command {
     let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &open_files.to_string()]);
+    limited.args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")]);
     limited.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
     if let Some(directory) = command.get_current_dir() {
         limited.current_dir(directory);
