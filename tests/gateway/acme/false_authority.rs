@@ -164,10 +164,10 @@ impl State {
 
     fn respond(&self, path: &str, body: &[u8], answers: &Answers) -> (&'static str, String) {
         let url = |path: &str| format!("{}{path}", self.url);
-        let order = |status: &str| {
+        let order = |status: &str, replaces: &Value| {
             let order = json!({
                 "status": status, "authorizations": [], "finalize": url("/finalize"),
-                "certificate": url("/certificate"),
+                "certificate": url("/certificate"), "replaces": replaces,
             });
             order.to_string()
         };
@@ -181,12 +181,17 @@ impl State {
                 ("200 OK", directory.to_string())
             }
             "/account" => ("201 Created", json!({"status": "valid"}).to_string()),
-            "/order" => ("201 Created", order("ready")),
-            "/order/1" if self.key.lock().expect("no panic").is_none() => ("200 OK", order("ready")),
-            "/order/1" => ("200 OK", order(answers.order)),
+            "/order" => {
+                *self.key.lock().expect("no panic") = None;
+                ("201 Created", order("ready", &payload(body)["replaces"]))
+            }
+            "/order/1" if self.key.lock().expect("no panic").is_none() => {
+                ("200 OK", order("ready", &Value::Null))
+            }
+            "/order/1" => ("200 OK", order(answers.order, &Value::Null)),
             "/finalize" => {
                 *self.key.lock().expect("no panic") = Some(requested_key(body));
-                ("200 OK", order("processing"))
+                ("200 OK", order("processing", &Value::Null))
             }
             "/certificate" => ("200 OK", self.issue(answers)),
             _ if path.starts_with("/window/") => {
@@ -212,15 +217,20 @@ impl State {
     }
 }
 
+/// The content of a signed request; null if it has none.
+fn payload(body: &[u8]) -> Value {
+    let signed: Value = serde_json::from_slice(body).expect("JSON");
+    serde_json::from_slice(&decoded(&signed["payload"])).unwrap_or_default()
+}
+
 /// The key in the body of a request to finalize an order.
 fn requested_key(body: &[u8]) -> RequestedKey {
-    let decoded = |value: &Value| {
-        URL_SAFE_NO_PAD.decode(value.as_str().expect("a text")).expect("base64url")
-    };
-    let signed: Value = serde_json::from_slice(body).expect("JSON");
-    let payload: Value = serde_json::from_slice(&decoded(&signed["payload"])).expect("JSON");
-    let request = decoded(&payload["csr"]);
+    let request = decoded(&payload(body)["csr"]);
     let (_, request) = X509CertificationRequest::from_der(&request).expect("a request");
     let key = request.certification_request_info.subject_pki.subject_public_key.data;
     RequestedKey(key.into_owned())
+}
+
+fn decoded(value: &Value) -> Vec<u8> {
+    URL_SAFE_NO_PAD.decode(value.as_str().expect("a text")).expect("base64url")
 }
