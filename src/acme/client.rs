@@ -1,9 +1,13 @@
 //! Requests to an authority: over TLS, bounded in time and size.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use reqwest::Client;
@@ -45,6 +49,14 @@ pub(super) enum RequestError {
     /// The response is too long.
     #[error("the authority's response is longer than {MAX_BODY} bytes")]
     TooLong,
+    /// The authority refuses requests for a while.
+    #[error("the authority refuses requests for {seconds} s: {problem}")]
+    Paused {
+        /// How long, at most a day.
+        seconds: u64,
+        /// What it reports.
+        problem: String,
+    },
 }
 
 impl AuthorityClient {
@@ -65,7 +77,7 @@ impl HttpClient for AuthorityClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (client, clock) = (self.client.clone(), self.clock.clone());
         Box::pin(async move {
-            let sent = clock.timeout(TIMEOUT, send(client, request)).await;
+            let sent = clock.timeout(TIMEOUT, send(client, request, &clock)).await;
             sent.unwrap_or(Err(RequestError::Timeout)).map_err(|error| Error::Other(error.into()))
         })
     }
@@ -74,6 +86,7 @@ impl HttpClient for AuthorityClient {
 async fn send(
     client: Client,
     request: Request<BodyWrapper<Bytes>>,
+    clock: &Clock,
 ) -> Result<BytesResponse, RequestError> {
     let failed = |error: reqwest::Error| RequestError::Failed(causes(&error));
     if request.uri().scheme_str() != Some("https") {
@@ -101,6 +114,9 @@ async fn send(
         }
         body.extend_from_slice(&chunk);
     }
+    if let Some(seconds) = asked_pause(&head, clock.now() / 1000) {
+        return Err(RequestError::Paused { seconds, problem: describe(&body) });
+    }
     let (parts, ()) = head.into_parts();
     Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })
 }
@@ -118,9 +134,58 @@ fn bound_pause(fields: &mut HeaderMap) {
     }
 }
 
+/// How long the authority refuses requests with this response at `now`, in seconds; `None` if it does not.
+fn asked_pause(head: &Response<()>, now: u64) -> Option<u64> {
+    if !matches!(head.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        return None;
+    }
+    let pause = head.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let until_date = || {
+        let date = httpdate::parse_http_date(pause).ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(date.as_secs().saturating_sub(now).min(LONGEST_PAUSE))
+    };
+    pause.parse().ok().or_else(until_date)
+}
+
+/// What a problem document (RFC 9457) reports; the body itself if it is none.
+fn describe(body: &[u8]) -> String {
+    let problem = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    let detail = problem["detail"].as_str().map(str::to_owned);
+    detail.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_asks_for_a_pause() {
+        const NOW: u64 = 1_795_852_800;
+        for (status, retry_after, wanted) in [
+            (429, "7200", Some(7200)),
+            (503, "60", Some(60)),
+            (429, "Sat, 28 Nov 2026 09:20:00 GMT", Some(4800)),
+            (429, "Sat, 28 Nov 2099 09:20:00 GMT", Some(LONGEST_PAUSE)),
+            (429, "Sat, 28 Nov 1999 09:20:00 GMT", Some(0)),
+            (429, "soon", None),
+            (400, "7200", None),
+            (200, "7200", None),
+        ] {
+            let head = Response::builder().status(status).header("retry-after", retry_after);
+            assert_eq!(asked_pause(&head.body(()).unwrap(), NOW), wanted, "{status} {retry_after}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_described_by_its_detail() {
+        for (body, wanted) in [
+            (r#"{"type": "t", "detail": "too many"}"#, "too many"),
+            ("<html>busy</html>\n", "<html>busy</html>"),
+            ("", ""),
+        ] {
+            assert_eq!(describe(body.as_bytes()), wanted);
+        }
+    }
 
     #[test]
     fn a_pause_is_at_most_a_day() {

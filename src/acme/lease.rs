@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::{
     AcmeSettings, StorageError, StoragePlace,
+    managed::MAX_ERROR,
     redis::{LeaseKeys, LeasePause, RedisStorage, random_text},
     responses::ChallengeResponse,
     seal::seal,
@@ -22,8 +23,6 @@ const RESPONSE_LENGTH: Duration = Duration::from_mins(3);
 const SHARED_WITHIN: Duration = Duration::from_secs(3);
 /// What begins the text of a lease during a pause.
 const PAUSED: &str = "paused ";
-/// The longest error in that text, in characters.
-const MAX_ERROR: usize = 500;
 /// The name of a response's record.
 pub(super) const RESPONSE: &str = "response";
 

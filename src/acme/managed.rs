@@ -23,6 +23,8 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_mins(10);
 /// Attempts of an order whose nonces are rejected.
 const ATTEMPTS: u32 = 4;
+/// The longest error that is logged and shown, in characters.
+pub(super) const MAX_ERROR: usize = 500;
 /// Longest sleep: the clock may be set, or the machine suspended.
 const LONGEST_SLEEP: u64 = 60 * 60;
 
@@ -147,7 +149,7 @@ impl ManagedCertificate {
             renewal_at: state.schedule.renewal_at(),
             retry_at: state.schedule.retry_at(),
             failures: state.schedule.failures(),
-            last_error: state.shared.fault().or_else(|| state.last_error.clone()),
+            last_error: state.shared.problem().or_else(|| state.last_error.clone()),
             is_ordering: state.is_ordering,
             is_ordered_elsewhere: state.shared.is_ordered_elsewhere(),
         }
@@ -264,15 +266,17 @@ impl ManagedCertificate {
                     state.shared.set_account_conflict(conflict);
                 }
                 // Without random numbers all gateways retry at one time, which an authority bears.
-                state.schedule.fail(now, getrandom::u64().unwrap_or_default());
+                let random = getrandom::u64().unwrap_or_default();
+                state.schedule.fail(error.pause(), [now, random]);
                 let retry_in = state.schedule.retry_at().unwrap_or(now).saturating_sub(now);
                 let effect = match &state.certificate {
                     Some(own) if own.validity.not_after > now => "the current one stays",
                     Some(_) => "the current one has expired",
                     None => "there is none",
                 };
-                tracing::warn!(domains, %error, retry_in, effect, "no certificate was issued");
-                state.last_error = Some(error.to_string());
+                let error: String = error.to_string().chars().take(MAX_ERROR).collect();
+                tracing::warn!(domains, error, retry_in, effect, "no certificate was issued");
+                state.last_error = Some(error);
                 OrderOutcome::Failed
             }
         };

@@ -118,12 +118,28 @@ pub(super) enum AcmeError {
     /// The storage cannot be used.
     #[error("{0}")]
     Storage(#[from] StorageError),
+    /// The authority refuses requests for a while.
+    #[error("the authority refuses requests for {seconds} s: {problem}")]
+    Paused {
+        /// How long, at most a day.
+        seconds: u64,
+        /// What it reports.
+        problem: String,
+    },
     /// The order did not end in time.
     #[error("the order did not end within {0:?}")]
     Timeout(Duration),
 }
 
 impl AcmeError {
+    /// How long the authority refuses requests, in seconds; 0 if it does not.
+    pub(super) fn pause(&self) -> u64 {
+        match self {
+            Self::Paused { seconds, .. } => *seconds,
+            _ => 0,
+        }
+    }
+
     /// The error, if a record in the storage was sealed otherwise.
     pub(super) fn conflict(&self) -> Option<&StorageError> {
         match self {
@@ -152,12 +168,21 @@ fn check_validity(validity: Validity, now: u64) -> Result<(), AcmeError> {
 
 impl From<Error> for AcmeError {
     fn from(error: Error) -> Self {
-        if has_type(&error, BAD_NONCE) {
+        if let Some(paused) = paused(&error) {
+            paused
+        } else if has_type(&error, BAD_NONCE) {
             Self::RejectedNonces
         } else {
             Self::Order(error.to_string())
         }
     }
+}
+
+/// The error, if it is an authority's refusal for a while.
+fn paused(error: &Error) -> Option<AcmeError> {
+    let Error::Other(cause) = error else { return None };
+    let RequestError::Paused { seconds, problem } = cause.downcast_ref()? else { return None };
+    Some(AcmeError::Paused { seconds: *seconds, problem: problem.clone() })
 }
 
 /// True if the authority reports a problem of this type.
@@ -376,7 +401,9 @@ async fn restore(
         error,
     })?;
     let opened = builder(settings, clock)?.from_credentials(credentials).await;
-    opened.map_err(|error| directory_error(settings, &error.to_string()))
+    opened.map_err(|error| {
+        paused(&error).unwrap_or_else(|| directory_error(settings, &error.to_string()))
+    })
 }
 
 /// The failed check of an order; `None` if none has failed.
@@ -410,6 +437,9 @@ fn directory_error(settings: &AcmeSettings, error: &str) -> AcmeError {
 
 /// The error of a new account: the connection, or a refusal by the authority.
 fn account_error(settings: &AcmeSettings, error: &Error) -> AcmeError {
+    if let Some(paused) = paused(error) {
+        return paused;
+    }
     match error {
         Error::Other(cause) if cause.is::<RequestError>() => {
             directory_error(settings, &error.to_string())

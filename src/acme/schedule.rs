@@ -108,10 +108,10 @@ impl RenewalSchedule {
     }
 
     /// An order has failed, and is repeated after a pause, also one that an operator wanted. `random` spreads the orders of
-    /// several gateways.
-    pub fn fail(&mut self, now: u64, random: u64) {
+    /// several gateways. The pause is at least `asked`, which the authority asks for, in seconds.
+    pub fn fail(&mut self, asked: u64, [now, random]: [u64; 2]) {
         let pause = FIRST_PAUSE.checked_shl(self.failures).unwrap_or(LONGEST_PAUSE);
-        let pause = pause.min(LONGEST_PAUSE);
+        let pause = pause.min(LONGEST_PAUSE).max(asked);
         self.failures = self.failures.saturating_add(1).min(32);
         self.retry_at = now + pause + random % (pause / 4 + 1);
     }
@@ -222,7 +222,7 @@ mod tests {
         let mut schedule = RenewalSchedule::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            schedule.fail(NOW, 0);
+            schedule.fail(0, [NOW, 0]);
             pauses.push(schedule.retry_at().unwrap() - NOW);
         }
         assert_eq!(pauses[..7], [60, 120, 240, 480, 960, 1920, 3600]);
@@ -233,6 +233,15 @@ mod tests {
         assert_eq!(schedule.next(NOW), AcmeStep::Order);
         schedule.succeed(VALIDITY, NOW);
         assert_eq!(schedule.retry_at(), None);
+    }
+
+    #[test]
+    fn a_pause_that_the_authority_asks_for_is_kept() {
+        let mut schedule = RenewalSchedule::default();
+        schedule.fail(7200, [NOW, 0]);
+        assert_eq!(schedule.next(NOW + 7199), AcmeStep::Wait(NOW + 7200));
+        schedule.fail(10, [NOW, 0]);
+        assert_eq!(schedule.next(NOW), AcmeStep::Wait(NOW + 120), "it is no reason to hurry");
     }
 
     #[test]
@@ -253,7 +262,7 @@ mod tests {
         let mut schedule = issued();
         schedule.force();
         assert_eq!(schedule.next(NOW), AcmeStep::Order);
-        schedule.fail(NOW, 0);
+        schedule.fail(0, [NOW, 0]);
         assert_eq!(schedule.next(NOW), AcmeStep::Wait(NOW + 60));
         assert_eq!(schedule.next(NOW + 60), AcmeStep::Order, "until it succeeds");
         schedule.force();
@@ -290,7 +299,7 @@ mod tests {
         fn a_pause_is_at_most_an_hour_and_a_quarter(failures in 1..100, random: u64) {
             let mut schedule = RenewalSchedule::default();
             for _ in 0..failures {
-                schedule.fail(NOW, random);
+                schedule.fail(0, [NOW, random]);
             }
             let pause = schedule.retry_at().unwrap() - NOW;
             prop_assert!((60..=3600 + 900).contains(&pause));

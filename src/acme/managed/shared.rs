@@ -19,6 +19,8 @@ use crate::{
 
 /// The pause before the next attempt to get the right to order.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The same if Redis refused the last one.
+const LONG_PAUSE: Duration = Duration::from_secs(15);
 
 /// What a gateway knows of a certificate in Redis.
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(super) struct SharedState {
     fault: Option<(String, FaultCause)>,
     /// The account's record that was sealed otherwise, and the cure.
     account_conflict: Option<String>,
+    /// Why the right to order could not be asked for, the last time.
+    lease_failure: Option<RedisFailure>,
     /// True after the first read.
     was_read: bool,
     /// True while another gateway orders the certificate.
@@ -60,8 +64,14 @@ enum FaultCause {
 }
 
 impl SharedState {
+    /// Why the record in Redis cannot be used, or Redis itself cannot.
+    pub(super) fn problem(&self) -> Option<String> {
+        let refused = || Some(StorageError::Redis(self.lease_failure?).to_string());
+        self.fault().or_else(refused)
+    }
+
     /// Why the record in Redis cannot be used.
-    pub(super) fn fault(&self) -> Option<String> {
+    fn fault(&self) -> Option<String> {
         self.fault.as_ref().map(|(text, _)| text.clone())
     }
 
@@ -243,17 +253,24 @@ impl ManagedCertificate {
             (state.schedule.is_forced(), state.shared.is_in_conflict())
         };
         if is_in_conflict && !is_forced {
-            return self.pause(clock).await;
+            return self.pause(clock, PAUSE).await;
         }
-        let Ok(redis) = context.shared() else { return self.pause(clock).await };
+        let Ok(redis) = context.shared() else { return self.pause(clock, PAUSE).await };
         let cause = if is_forced { LeaseCause::Forced } else { LeaseCause::Due };
-        // A failure is counted and logged, and shown to the operator.
-        let Ok(Some(lease)) = OrderLease::take(redis, &self.settings, cause).await else {
-            return self.pause(clock).await;
+        let lease = match OrderLease::take(redis, &self.settings, cause).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return self.pause(clock, PAUSE).await,
+            // It is counted and logged.
+            Err(failure) => {
+                self.state.lock().shared.lease_failure = Some(failure);
+                let pause = if failure == RedisFailure::Server { LONG_PAUSE } else { PAUSE };
+                return self.pause(clock, pause).await;
+            }
         };
+        self.state.lock().shared.lease_failure = None;
         if !self.is_still_due(redis).await {
             lease.end().await;
-            return self.pause(clock).await;
+            return self.pause(clock, PAUSE).await;
         }
         {
             let mut state = self.state.lock();
@@ -270,8 +287,8 @@ impl ManagedCertificate {
     }
 
     /// Waits before the next attempt, unless the certificate is removed.
-    async fn pause(&self, clock: &Clock) {
-        self.removed.run_until_cancelled(clock.sleep(PAUSE)).await;
+    async fn pause(&self, clock: &Clock, length: Duration) {
+        self.removed.run_until_cancelled(clock.sleep(length)).await;
     }
 
     /// Leaves a current order to another gateway.

@@ -1,6 +1,6 @@
 //! What an authority does wrong harms no client.
 
-use std::{fs, net::TcpListener, path::Path};
+use std::{fs, net::TcpListener, path::Path, time::Duration};
 
 use testkit::{
     gateway::Gateway,
@@ -8,6 +8,8 @@ use testkit::{
     tls::Authority,
     wait::eventually,
 };
+
+use tidegate::clock::Clock;
 
 use super::{
     A, B, FAILED, ISSUED, Setting,
@@ -24,22 +26,20 @@ fn issued(authority: &FalseAuthority, storage: &tempfile::TempDir) -> Gateway {
 
 #[test]
 fn a_certificate_that_clients_refuse_replaces_no_good_one() {
-    let cases: [(&str, fn(&mut Answers)); 4] = [
-        ("has expired", |answers| answers.days = [(2020, 1, 1), (2021, 1, 1)]),
-        ("is not valid yet", |answers| answers.days = [(2080, 1, 1), (2081, 1, 1)]),
-        ("lacks the name a.test", |answers| answers.names = vec![B]),
-        ("cannot be used", |answers| {
-            answers.rest_of_chain =
-                "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
-        }),
+    let good = Answers::default;
+    let broken = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
+    let cases = [
+        ("has expired", Answers { days: [(2020, 1, 1), (2021, 1, 1)], ..good() }),
+        ("is not valid yet", Answers { days: [(2080, 1, 1), (2081, 1, 1)], ..good() }),
+        ("lacks the name a.test", Answers { names: vec![B], ..good() }),
+        ("cannot be used", Answers { rest_of_chain: broken, ..good() }),
     ];
     let storage = tempfile::tempdir().expect("a directory");
     let authority = FalseAuthority::start(Answers::default());
     let gateway = issued(&authority, &storage);
     let before = state(&gateway);
-    for (failures, (problem, change)) in (1..).zip(cases) {
-        *authority.answers() = Answers::default();
-        change(&mut authority.answers());
+    for (failures, (problem, answers)) in (1..).zip(cases) {
+        *authority.answers() = answers;
         post(&gateway, "/api/acme/renew");
         gateway.wait_for_metric(FAILED, failures);
         let state = state(&gateway);
@@ -66,6 +66,31 @@ fn an_endless_pause_ends_an_order_and_not_the_gateways_care() {
     *authority.answers() = Answers::default();
     post(&gateway, "/api/acme/renew");
     gateway.wait_for_metric(ISSUED, 2);
+}
+
+#[test]
+fn an_authority_that_limits_orders_is_not_asked_before_its_time() {
+    let storage = tempfile::tempdir().expect("a directory");
+    let busy = Answers {
+        order_status: "429 Too Many Requests",
+        retry_after: "20000",
+        ..Answers::default()
+    };
+    let authority = FalseAuthority::start(busy);
+    let clock = Clock::simulated(Clock::system().store_time());
+    let gateway = Gateway::start_at(&authority.yaml(&storage), clock);
+    gateway.wait_for_metric(FAILED, 1);
+    let failed = state(&gateway);
+    let pause = failed["retry_at"].as_u64().expect("a time") - gateway.clock.now() / 1000;
+    assert!((20_000..=25_000).contains(&pause), "{failed}");
+    let error = failed["last_error"].as_str().expect("a text");
+    assert!(error.contains("refuses requests for 20000 s: too many orders"), "{error}");
+    assert!(error.len() <= 500, "an authority's text may be of any length");
+    *authority.answers() = Answers::default();
+    gateway.clock.advance(Duration::from_secs(19_990));
+    assert_eq!(gateway.metric(ISSUED), 0);
+    gateway.clock.advance(Duration::from_mins(100));
+    gateway.wait_for_metric(ISSUED, 1);
 }
 
 #[test]

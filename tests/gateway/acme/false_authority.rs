@@ -34,6 +34,8 @@ pub(super) struct Answers {
     pub(super) rest_of_chain: &'static str,
     /// The state of an order whose certificate is wanted.
     pub(super) order: &'static str,
+    /// The status with which it answers orders.
+    pub(super) order_status: &'static str,
     /// The field `Retry-After` of its responses; empty for none.
     pub(super) retry_after: &'static str,
     /// The window of suggested renewals, in RFC 3339.
@@ -48,6 +50,7 @@ impl Default for Answers {
             days: [(2020, 1, 1), (2090, 1, 1)],
             rest_of_chain: "",
             order: "valid",
+            order_status: "201 Created",
             retry_after: "",
             window: ["2080-01-01T00:00:00Z", "2081-01-01T00:00:00Z"].map(str::to_owned),
         }
@@ -148,18 +151,18 @@ impl State {
         let path = head.split(' ').nth(1).expect("a path");
         let answers = self.answers.lock().expect("no panic").clone();
         let (status, body) = self.respond(path, &body, &answers);
-        let mut response = format!(
+        let retry_after = match answers.retry_after {
+            "" => String::new(),
+            pause => format!("Retry-After: {pause}\r\n"),
+        };
+        let response = format!(
             "HTTP/1.1 {status}\r\nReplay-Nonce: bm9uY2U\r\nLocation: {}{path}/1\r\n\
-             Content-Length: {}\r\n",
+             {retry_after}Content-Length: {}\r\n\r\n{}",
             self.url,
-            body.len()
+            body.len(),
+            if head.starts_with("HEAD ") { "" } else { &body },
         );
-        if !answers.retry_after.is_empty() {
-            response += &format!("Retry-After: {}\r\n", answers.retry_after);
-        }
-        let body = if head.starts_with("HEAD ") { "" } else { &body };
-        stream.write_all(format!("{response}\r\n{body}").as_bytes()).is_ok()
-            && stream.flush().is_ok()
+        stream.write_all(response.as_bytes()).is_ok() && stream.flush().is_ok()
     }
 
     fn respond(&self, path: &str, body: &[u8], answers: &Answers) -> (&'static str, String) {
@@ -180,10 +183,17 @@ impl State {
                 });
                 ("200 OK", directory.to_string())
             }
+            "/order" if !answers.order_status.starts_with('2') => {
+                let problem = json!({
+                    "type": "urn:ietf:params:acme:error:rateLimited",
+                    "detail": "too many orders, ".repeat(1000),
+                });
+                (answers.order_status, problem.to_string())
+            }
             "/account" => ("201 Created", json!({"status": "valid"}).to_string()),
             "/order" => {
                 *self.key.lock().expect("no panic") = None;
-                ("201 Created", order("ready", &payload(body)["replaces"]))
+                (answers.order_status, order("ready", &payload(body)["replaces"]))
             }
             "/order/1" if self.key.lock().expect("no panic").is_none() => {
                 ("200 OK", order("ready", &Value::Null))

@@ -69,7 +69,7 @@ fn an_authority_suggests_the_time_of_a_renewal() {
         let now = Clock::system().now() / 1000;
         let (start, end) = (now + 3600, now + 7200);
         let window = [rfc3339(start), rfc3339(end)];
-        let answers = Answers { window, retry_after, ..Answers::default() };
+        let answers = Answers { retry_after, window, ..Answers::default() };
         let authority = FalseAuthority::start(answers);
         let storage = tempfile::tempdir().expect("a directory");
         let clock = Clock::simulated(Clock::system().store_time());

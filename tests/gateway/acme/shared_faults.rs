@@ -74,6 +74,23 @@ fn certificates_stay_while_redis_is_lost_and_are_written_back() {
 }
 
 #[test]
+fn a_redis_that_refuses_writes_is_named_and_asked_less_often() {
+    let shared = SharedSetting::new();
+    let _: String = shared.redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let gateway = shared.start(FIRST);
+    eventually("the reason", || {
+        let error = state(&gateway)["last_error"].to_string();
+        error.contains("Redis cannot be used for certificates: server")
+    });
+    let failures = gateway.metric(FAILURES);
+    sleep(Duration::from_secs(3));
+    assert_eq!(gateway.metric(FAILURES), failures);
+    let _: String = shared.redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    gateway.wait_for_metric(ISSUED, 1);
+    assert!(state(&gateway)["last_error"].is_null());
+}
+
+#[test]
 fn a_certificate_that_was_issued_without_redis_is_written_later() {
     let mut shared = SharedSetting::new();
     let gateways = shared.issued();
