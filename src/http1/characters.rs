@@ -45,7 +45,7 @@ fn letters(word: u64) -> u64 {
 /// The length of the run of letters, digits and dashes at the start of `bytes`, as far as whole words of eight bytes
 /// show it. The bytes after it may continue the run.
 #[inline]
-pub(super) fn plain_run(bytes: &[u8]) -> usize {
+fn plain_run(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);

@@ -1,6 +1,6 @@
 //! The grammar of `Host`. Pure.
 
-use super::{characters::plain_run, error::FramingError};
+use super::error::FramingError;
 
 /// The longest `Host`, port included, in bytes.
 pub const MAX_HOST: usize = 255;
@@ -37,28 +37,66 @@ pub fn check(value: &[u8]) -> Result<(), FramingError> {
     }
 }
 
-fn is_name(mut name: &[u8]) -> bool {
-    loop {
-        let length = label_length(name);
-        match (length, &name[length..]) {
-            (0, _) => return false,
-            (_, []) => return true,
-            (_, [b'.', next @ ..]) => name = next,
-            _ => return false,
+/// True if `name` consists of labels with dots between them.
+fn is_name(name: &[u8]) -> bool {
+    let mut last = NameByte::Dot;
+    for byte in name {
+        let class = NAME_BYTES[usize::from(*byte)];
+        if class == NameByte::Other || class == NameByte::Dot && last == NameByte::Dot {
+            return false;
         }
+        last = class;
     }
+    last == NameByte::Label
 }
 
-/// The length of the label at the start of `name`, in bytes.
-fn label_length(name: &[u8]) -> usize {
-    let start = plain_run(name);
-    let is_other = |byte: &u8| !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    start + name[start..].iter().position(is_other).unwrap_or(name.len() - start)
+/// What a byte is in a name.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum NameByte {
+    /// A part of a label.
+    Label,
+    /// The end of a label.
+    Dot,
+    /// Not allowed.
+    Other,
 }
+
+static NAME_BYTES: [NameByte; 256] = {
+    let mut table = [NameByte::Other; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => NameByte::Label,
+            b'.' => NameByte::Dot,
+            _ => NameByte::Other,
+        };
+        byte += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_name_has_no_empty_label_and_no_other_character(
+            mut name in "[a-c0-1_.-]{0,12}".prop_map(String::into_bytes), other: Option<(prop::sample::Index, u8)>,
+        ) {
+            if let Some((at, byte)) = other && !name.is_empty() {
+                let at = at.index(name.len());
+                name[at] = byte;
+            }
+            let is_label = |label: &[u8]| {
+                let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+                !label.is_empty() && label.iter().all(allowed)
+            };
+            prop_assert_eq!(is_name(&name), name.split(|byte| *byte == b'.').all(is_label));
+        }
+    }
 
     #[test]
     fn only_names_and_addresses_with_an_optional_port_are_accepted() {
