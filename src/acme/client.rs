@@ -166,7 +166,7 @@ mod tests {
             (503, "60", Some(60)),
             (429, "Sat, 28 Nov 2026 09:20:00 GMT", Some(4800)),
             (429, "Sat, 28 Nov 2099 09:20:00 GMT", Some(LONGEST_PAUSE)),
-            (429, "Sat, 28 Nov 1999 09:20:00 GMT", Some(0)),
+            (429, "Sun, 28 Nov 1999 09:20:00 GMT", Some(0)),
             (429, "soon", None),
             (400, "7200", None),
             (200, "7200", None),

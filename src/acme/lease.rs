@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 
 use super::{
     AcmeSettings, StorageError, StoragePlace,
-    managed::MAX_ERROR,
     redis::{LeaseKeys, LeasePause, RedisStorage, random_text},
     responses::ChallengeResponse,
     seal::seal,
@@ -21,6 +20,8 @@ const KEEP_INTERVAL: Duration = Duration::from_secs(3);
 const RESPONSE_LENGTH: Duration = Duration::from_mins(3);
 /// The time in which the other gateways read new responses, which they do once a second.
 const SHARED_WITHIN: Duration = Duration::from_secs(3);
+/// The longest error that is logged, shown and shared, in characters.
+pub(super) const MAX_ERROR: usize = 500;
 /// What begins the text of a lease during a pause.
 const PAUSED: &str = "paused ";
 /// The name of a response's record.

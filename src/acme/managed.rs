@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use self::shared::SharedState;
 use super::{
     AcmeError, AcmeSettings, AcmeStep, AcmeStorage, IssuedCertificate, OrderOutcome,
-    RenewalSchedule, StoragePlace, context::OrderContext, lease::OrderLease, order::OrderParts,
+    RenewalSchedule, StoragePlace,
+    context::OrderContext,
+    lease::{MAX_ERROR, OrderLease},
+    order::OrderParts,
 };
 use crate::{
     config::AcmeChallenge,
@@ -23,8 +26,6 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_mins(10);
 /// Attempts of an order whose nonces are rejected.
 const ATTEMPTS: u32 = 4;
-/// The longest error that is logged and shown, in characters.
-pub(super) const MAX_ERROR: usize = 500;
 /// Longest sleep: the clock may be set, or the machine suspended.
 const LONGEST_SLEEP: u64 = 60 * 60;
 

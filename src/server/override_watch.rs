@@ -54,11 +54,13 @@ fn follow(
         Err(error) => {
             let text = error.to_string();
             if text != *last_error {
-                tracing::error!(
-                    place,
-                    error = text,
-                    "overrides cannot be read; the known ones stay"
-                );
+                const MESSAGE: &str = "overrides cannot be read; the known ones stay";
+                // A lost Redis recovers by itself.
+                if matches!(error, OverrideError::Redis(_)) {
+                    tracing::warn!(place, error = text, "{MESSAGE}");
+                } else {
+                    tracing::error!(place, error = text, "{MESSAGE}");
+                }
                 *last_error = text;
             }
         }

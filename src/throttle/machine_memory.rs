@@ -2,13 +2,16 @@
 
 use std::fs;
 
+/// The limit of the process's cgroup, in version 2 and in version 1. Without a limit, version 1 has a huge number.
+const CGROUP_LIMITS: [&str; 2] =
+    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+
 /// The memory of this machine or the limit of the process's cgroup, whichever is less, in bytes; `None` if
 /// neither can be read.
 pub fn usable() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
-    let cgroup = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let cgroup = cgroup.and_then(|text| text.trim().parse().ok());
-    machine.into_iter().chain(cgroup).min()
+    let limit = |file: &str| fs::read_to_string(file).ok()?.trim().parse().ok();
+    machine.into_iter().chain(CGROUP_LIMITS.into_iter().filter_map(limit)).min()
 }
 
 /// `MemTotal` of `/proc/meminfo`, in bytes.
