@@ -14,11 +14,14 @@ RUN install -D -s -m 755 target/dist/tidegate /image/usr/bin/tidegate \
  && install -D -m 644 config/tidegate.yaml /image/etc/tidegate/tidegate.yaml \
  && cp -r config/examples /image/etc/tidegate/examples \
  && sed -i 's/address: 127.0.0.1:8080/address: 0.0.0.0:8080/' /image/etc/tidegate/tidegate.yaml \
- && chmod -R a+rX,go-w /image
+ && chmod -R a+rX,go-w /image \
+ && install -d -m 700 /state/acme
 
 # The C library, certificate authorities and time zones; no shell, no package manager.
 FROM gcr.io/distroless/base-nossl-debian12:nonroot
 COPY --from=build /image /
+# For certificates: a new volume has the owner and the mode of the folder that it covers.
+COPY --from=build --chown=65532:65532 /state /var/lib/tidegate
 USER 65532:65532
 EXPOSE 8080
 # SIGTERM drains: requests in flight are finished before the process ends.

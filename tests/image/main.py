@@ -55,6 +55,7 @@ ROWS = [
         "swapped", "a link is swapped, as by Kubernetes", mounts.swapped,
         "the file is mounted, as by `subPath`", "a swapped link was not noticed",
     ),
+    Row("volume", "a new volume for certificates", mounts.volume, "it belongs to root", "the storage was refused: "),
     Row(
         "compose", "compose up", composed.compose,
         "another port of the sample server", "no response of the sample server, but the statuses ",

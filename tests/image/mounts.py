@@ -88,3 +88,17 @@ def swapped(breakage):
             (path / "..new").rename(path / "..data")
             expect(eventually(10, lambda: answers(address, "two")), "a swapped link was not noticed")
     return "reloaded"
+
+
+def volume(breakage):
+    """An order fails because the authority cannot be reached, and not because of its storage, which comes first."""
+    acme = "tls: {acme: {domains: [www.example.com], directory: 'https://127.0.0.1:1/dir'}}"
+    place = "/var/lib/tidegate/acme"
+    storage = ["--tmpfs", f"{place}:mode=755"] if breakage else ["--volume", place]
+    with folder() as path:
+        text = configuration("one").replace("listen: [", f"listen: [{{address: '0.0.0.0:8443', {acme}}}, ")
+        (path / NAME).write_text(text)
+        with container(IMAGE, "--read-only", *mount(path, FOLDER), *storage) as name:
+            expect(eventually(20, lambda: "no certificate was issued" in logs(name)), "no order was made")
+            expect("https://127.0.0.1:1/dir cannot be used" in logs(name), f"the storage was refused: {last_line(logs(name))}")
+    return "is written"
