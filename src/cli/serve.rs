@@ -5,6 +5,7 @@ use std::{
     fmt::Display,
     io::{self, Write},
     path::Path,
+    thread,
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use listenfd::ListenFd;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
     task::JoinSet,
 };
 
@@ -50,19 +52,21 @@ enum Ending {
 /// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the process's
 /// own log, such as `info` or `tidegate=debug`.
 pub(super) fn run(config: &Path, log: &str, launch: Launch<'_>) -> Exit {
-    run_until_signal(log, launch, &config.display(), |builder| builder.start_file(config))
+    let file = config.to_owned();
+    run_until_signal(log, launch, &config.display(), move |builder| builder.start_file(&file))
 }
 
 /// As [`run`], with the configuration `text`, which is called `name` in messages.
 pub(super) fn run_text(name: &str, text: &str, log: &str, launch: Launch<'_>) -> Exit {
-    run_until_signal(log, launch, &name, |builder| builder.start_text(name, text))
+    let (own_name, text) = (name.to_owned(), text.to_owned());
+    run_until_signal(log, launch, &name, move |builder| builder.start_text(&own_name, &text))
 }
 
 fn run_until_signal(
     log: &str,
     launch: Launch<'_>,
     config: &dyn Display,
-    start: impl FnOnce(ServerBuilder) -> Result<Server, StartError>,
+    start: impl FnOnce(ServerBuilder) -> Result<Server, StartError> + Send + 'static,
 ) -> Exit {
     let env = launch.env;
     // Dropped last: dropping the guard flushes the log.
@@ -72,7 +76,7 @@ fn run_until_signal(
         Err(error) => return report_start_error(&StartError::ProcessLog(error)),
     };
     // Installed before the gateway starts: an unhandled signal would end the process at once.
-    let (runtime, signals) = match install_signal_handlers() {
+    let (runtime, mut signals) = match install_signal_handlers() {
         Ok(installed) => installed,
         Err(error) => {
             tracing::error!(%error, "cannot install signal handlers");
@@ -81,11 +85,18 @@ fn run_until_signal(
     };
     raise_file_limit();
     let builder = Server::builder(Clock::system()).environment(env.clone());
-    let started = take_sockets(&**env, launch.listen_fds)
-        .and_then(|(predecessor, passed)| Ok((predecessor, start(builder.sockets(passed))?)));
-    let (predecessor, server) = match started {
-        Ok(started) => started,
+    let (predecessor, passed) = match take_sockets(&**env, launch.listen_fds) {
+        Ok(taken) => taken,
         Err(error) => return report_start_error(&error),
+    };
+    let starting = move || start(builder.sockets(passed));
+    let server = match runtime.block_on(start_unless_stopped(starting, &mut signals)) {
+        Some(Ok(server)) => server,
+        Some(Err(error)) => return report_start_error(&error),
+        None => {
+            tracing::info!("stopped before it served");
+            return Exit::Ok;
+        }
     };
     let listen: Vec<String> = server.addresses.iter().map(ToString::to_string).collect();
     let admin = server.admin.as_ref().map(ToString::to_string);
@@ -111,6 +122,26 @@ fn run_until_signal(
     server.stop();
     tracing::info!("stopped");
     Exit::Ok
+}
+
+/// Starts the gateway, unless SIGTERM or SIGINT comes first: then `None`. A start can take long, such as on a file system
+/// that hangs, so it has a thread of its own.
+async fn start_unless_stopped(
+    start: impl FnOnce() -> Result<Server, StartError> + Send + 'static,
+    [terminate, interrupt, ..]: &mut [Signal; 5],
+) -> Option<Result<Server, StartError>> {
+    let (sender, started) = oneshot::channel();
+    // Without a receiver, the process ends.
+    let work = move || drop(sender.send(start()));
+    if let Err(error) = thread::Builder::new().name("start".to_owned()).spawn(work) {
+        return Some(Err(StartError::Thread(error)));
+    }
+    tokio::select! {
+        biased;
+        started = started => Some(started.unwrap_or_else(|_| Err(StartError::Thread(io::Error::other("it panicked"))))),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    }
 }
 
 /// The passed sockets, and the process to be replaced, if there is one.

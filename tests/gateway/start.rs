@@ -293,3 +293,22 @@ routes: [{{name: all, upstream: hello, limits: [all]}}]
         "{printed}"
     );
 }
+
+#[test]
+fn a_start_that_hangs_can_be_stopped() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = tempfile::tempdir().expect("a directory");
+        let fifo = folder.path().join("tidegate.yaml");
+        assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+        let mut command = tidegate_command(folder.path(), &["serve", "tidegate.yaml"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        // Its first line follows the signal handlers, and it has no other before it waits for the file.
+        assert!(log.next().is_some_and(|line| line.expect("a line").contains("open files")));
+        kill_process(Pid::from_child(&child), signal).expect("a signal to our own child");
+        eventually("it has ended", || child.try_wait().expect("our own child").is_some());
+        assert_eq!(child.wait().expect("its status").code(), Some(0));
+        let line = log.next().expect("a line").expect("a line");
+        assert!(line.contains("stopped before it served"), "{line}");
+    }
+}
