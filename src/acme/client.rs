@@ -103,10 +103,6 @@ async fn send(
     *head.status_mut() = received.status();
     *head.headers_mut() = std::mem::take(received.headers_mut());
     bound_pause(head.headers_mut());
-    if is_question {
-        // The library needs one.
-        head.headers_mut().entry(header::RETRY_AFTER).or_insert(USUAL_PAUSE);
-    }
     let mut body = Vec::new();
     while let Some(chunk) = received.chunk().await.map_err(failed)? {
         if body.len() + chunk.len() > MAX_BODY {
@@ -116,6 +112,10 @@ async fn send(
     }
     if let Some(seconds) = asked_pause(&head, clock.now() / 1000) {
         return Err(RequestError::Paused { seconds, problem: describe(&body) });
+    }
+    if is_question {
+        // The library needs one.
+        head.headers_mut().entry(header::RETRY_AFTER).or_insert(USUAL_PAUSE);
     }
     let (parts, ()) = head.into_parts();
     Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })

@@ -187,6 +187,7 @@ impl ManagedCertificate {
                 state.last_error = None;
                 state.shared.pem = Some(pem);
                 (state.shared.unsaved, state.shared.fault) = (None, None);
+                state.shared.lease_failure = None;
                 state.shared.clear_account_conflict();
                 state.present();
             }
@@ -257,17 +258,17 @@ impl ManagedCertificate {
         }
         let Ok(redis) = context.shared() else { return self.pause(clock, PAUSE).await };
         let cause = if is_forced { LeaseCause::Forced } else { LeaseCause::Due };
-        let lease = match OrderLease::take(redis, &self.settings, cause).await {
+        let taken = OrderLease::take(redis, &self.settings, cause).await;
+        self.state.lock().shared.lease_failure = taken.as_ref().err().copied();
+        let lease = match taken {
             Ok(Some(lease)) => lease,
             Ok(None) => return self.pause(clock, PAUSE).await,
             // It is counted and logged.
             Err(failure) => {
-                self.state.lock().shared.lease_failure = Some(failure);
                 let pause = if failure == RedisFailure::Server { LONG_PAUSE } else { PAUSE };
                 return self.pause(clock, pause).await;
             }
         };
-        self.state.lock().shared.lease_failure = None;
         if !self.is_still_due(redis).await {
             lease.end().await;
             return self.pause(clock, PAUSE).await;

@@ -94,6 +94,19 @@ fn an_authority_that_limits_orders_is_not_asked_before_its_time() {
 }
 
 #[test]
+fn an_authority_that_names_no_time_is_asked_again_after_a_minute() {
+    let storage = tempfile::tempdir().expect("a directory");
+    let directory_status = "503 Service Unavailable";
+    let authority = FalseAuthority::start(Answers { directory_status, ..Answers::default() });
+    let clock = Clock::simulated(Clock::system().store_time());
+    let gateway = Gateway::start_at(&authority.yaml(&storage), clock);
+    gateway.wait_for_metric(FAILED, 1);
+    let failed = state(&gateway);
+    let pause = failed["retry_at"].as_u64().expect("a time") - gateway.clock.now() / 1000;
+    assert!((60..=75).contains(&pause), "{failed}");
+}
+
+#[test]
 fn an_authority_that_does_not_answer_delays_no_other_one() {
     let setting = Setting::new();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -34,6 +34,8 @@ pub(super) struct Answers {
     pub(super) rest_of_chain: &'static str,
     /// The state of an order whose certificate is wanted.
     pub(super) order: &'static str,
+    /// The status of its directory.
+    pub(super) directory_status: &'static str,
     /// The status with which it answers orders.
     pub(super) order_status: &'static str,
     /// The field `Retry-After` of its responses; empty for none.
@@ -50,6 +52,7 @@ impl Default for Answers {
             days: [(2020, 1, 1), (2090, 1, 1)],
             rest_of_chain: "",
             order: "valid",
+            directory_status: "200 OK",
             order_status: "201 Created",
             retry_after: "",
             window: ["2080-01-01T00:00:00Z", "2081-01-01T00:00:00Z"].map(str::to_owned),
@@ -175,6 +178,9 @@ impl State {
             order.to_string()
         };
         match path {
+            "/dir" if !answers.directory_status.starts_with('2') => {
+                (answers.directory_status, "busy".to_owned())
+            }
             "/dir" => {
                 let directory = json!({
                     "newNonce": url("/nonce"), "newAccount": url("/account"),
