@@ -138,7 +138,10 @@ async fn start_unless_stopped(
     }
     tokio::select! {
         biased;
-        started = started => Some(started.unwrap_or_else(|_| Err(StartError::Thread(io::Error::other("it panicked"))))),
+        // Without a result, the thread has panicked, and said so.
+        started = started => Some(started.unwrap_or_else(|error| {
+            Err(StartError::Thread(io::Error::other(error)))
+        })),
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     }
