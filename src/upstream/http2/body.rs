@@ -15,6 +15,8 @@ use crate::{
     upstream::request::{OutgoingRequest, SendError},
 };
 
+/// The number of bytes of a body after which no more are read before these are sent.
+const MAX_READ: usize = 16 * 1024;
 /// Maximum number of writes of a body in one poll. Then the task yields to others.
 const MAX_WRITES_PER_POLL: usize = 8;
 
@@ -23,6 +25,8 @@ pub(in crate::upstream) struct Upload {
     stream: SendStream<Bytes>,
     /// Bytes for which the server's flow-control window has no room yet.
     unsent: Bytes,
+    /// Bytes that follow `unsent`.
+    ahead: Vec<u8>,
     /// True if nothing follows `unsent`, except trailers.
     is_read: bool,
 }
@@ -122,7 +126,7 @@ impl Http2Body {
 impl Upload {
     /// An upload that has not sent anything.
     pub(in crate::upstream) fn new(stream: SendStream<Bytes>) -> Self {
-        Self { stream, unsent: Bytes::new(), is_read: false }
+        Self { stream, unsent: Bytes::new(), ahead: Vec::new(), is_read: false }
     }
 
     /// The stream that it is sent on.
@@ -160,19 +164,30 @@ impl Upload {
         Poll::Pending
     }
 
-    /// Reads the next bytes into `unsent`, with the end of the body if it has arrived: the end is sent with the last
-    /// bytes, because Envoy resets a stream whose response is complete before the request is.
+    /// Reads all bytes that have arrived into `unsent`, about [`MAX_READ`] at most. What was read beyond them is kept for
+    /// the next call, so that the end of the body is known with its last bytes, and is sent with them: Envoy resets a
+    /// stream whose response is complete before the request is.
     fn poll_read(
         &mut self,
         outgoing: &mut OutgoingRequest,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
-        let mut bytes = Vec::new();
-        self.is_read = ready!(outgoing.poll_plain_body(cx, &mut bytes))? == 0;
-        if !self.is_read
-            && let Poll::Ready(more) = outgoing.poll_plain_body(cx, &mut bytes)
-        {
-            self.is_read = more? == 0;
+        let mut bytes = std::mem::take(&mut self.ahead);
+        loop {
+            let length = bytes.len();
+            match outgoing.poll_plain_body(cx, &mut bytes)? {
+                Poll::Pending if length == 0 => return Poll::Pending,
+                Poll::Pending => break,
+                Poll::Ready(0) => {
+                    self.is_read = true;
+                    break;
+                }
+                Poll::Ready(_) if length >= MAX_READ => {
+                    self.ahead = bytes.split_off(length);
+                    break;
+                }
+                Poll::Ready(_) => {}
+            }
         }
         outgoing.mark_unsent();
         self.unsent = bytes.into();
