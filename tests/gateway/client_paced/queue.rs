@@ -123,7 +123,8 @@ fn a_loop_of_short_downloads_keeps_no_other_out() {
             for number in 0..75 {
                 sleep(Duration::from_millis(5));
                 let response = client.get("/", OTHER);
-                assert_eq!(response.status, 200, "request {number}, {protocol:?}, {bounds}");
+                let case = format!("request {number}, {protocol:?}, {bounds}: {}", response.text());
+                assert_eq!(response.status, 200, "{case}");
             }
         });
     }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use memchr::memmem;
+use socket2::{Domain, Socket, Type};
 
 /// The requests that an upstream has received, each with head and body as on the wire.
 type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -64,7 +65,7 @@ impl Upstream {
 
     /// [`Self::hello`] on the given address.
     pub fn hello_on(address: &str) -> Self {
-        let listener = TcpListener::bind(address).expect("a free port");
+        let listener = listen(address);
         let response = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         let handler = |_: &[u8], socket: &mut TcpStream| socket.write_all(response).is_ok();
         Self::on_listener(listener, move |socket, requests, bytes| {
@@ -75,8 +76,7 @@ impl Upstream {
     fn on_each_socket(
         serve: impl Fn(TcpStream, &Requests, &Mutex<Vec<u8>>) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        Self::on_listener(listener, serve)
+        Self::on_listener(listen("127.0.0.1:0"), serve)
     }
 
     fn on_listener(
@@ -140,6 +140,18 @@ impl Upstream {
     pub fn target(&self) -> String {
         format!("http://{}", self.address)
     }
+}
+
+/// A listener on `address`. The backlog of the standard library, 128, overflows if a busy machine accepts late: the
+/// kernel then drops connections that a client has opened.
+fn listen(address: &str) -> TcpListener {
+    const BACKLOG: i32 = 4096;
+    let address: SocketAddr = address.parse().expect("an address");
+    let listener = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
+    listener.set_reuse_address(true).expect("an option");
+    listener.bind(&address.into()).expect("a free port");
+    listener.listen(BACKLOG).expect("a listener");
+    listener.into()
 }
 
 fn serve(mut socket: TcpStream, handler: &Handler, requests: &Requests, bytes: &Mutex<Vec<u8>>) {
