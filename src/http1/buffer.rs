@@ -5,92 +5,73 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-/// The maximum number of free vectors in one pool.
-const MAX_FREE: usize = 512;
+/// The maximum number of free vectors in a pool.
+pub(super) const MAX_FREE: usize = 512;
+/// The largest capacity that is pooled, in bytes. A larger vector is freed.
+pub(super) const MAX_POOLED: usize = 4 * 1024;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An element type that has a pool of vectors in each worker.
-pub trait Pooled: Copy + 'static {
-    /// The largest capacity that is pooled, in elements. A larger vector is freed.
-    const MAX_POOLED: usize;
+/// A byte vector from the worker's pool. Dropping it returns it to the pool.
+#[derive(Debug, Default)]
+pub struct Buffer(Vec<u8>);
 
-    /// Calls `work` with the worker's free vectors. `None`: the thread is ending and its pools are gone.
-    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R>;
-}
-
-impl Pooled for u8 {
-    const MAX_POOLED: usize = 4 * 1024;
-
-    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R> {
-        FREE.try_with(|free| work(&mut free.borrow_mut())).ok()
-    }
-}
-
-/// A vector from one of the worker's pools. Dropping it returns it to the pool.
-#[derive(Debug)]
-pub struct PooledVec<T: Pooled>(Vec<T>);
-
-/// A byte vector from the worker's pool.
-pub type Buffer = PooledVec<u8>;
-
-impl<T: Pooled> PooledVec<T> {
-    /// An empty vector with space for at least `capacity` elements.
+impl Buffer {
+    /// An empty vector with space for at least `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
-        let mut elements = T::with_free(Vec::pop).flatten().unwrap_or_default();
-        if elements.capacity() < capacity {
-            elements.reserve(capacity);
+        // Fails only while the thread ends.
+        let free = FREE.try_with(|free| free.borrow_mut().pop());
+        let mut bytes = free.ok().flatten().unwrap_or_default();
+        if bytes.capacity() < capacity {
+            bytes.reserve(capacity);
         }
-        Self(elements)
+        Self(bytes)
     }
 
-    /// A copy of `elements`.
-    pub fn copy_of(elements: &[T]) -> Self {
-        let mut copy = Self::with_capacity(elements.len());
-        copy.extend_from_slice(elements);
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut copy = Self::with_capacity(bytes.len());
+        copy.extend_from_slice(bytes);
         copy
     }
 }
 
-impl<T: Pooled> Default for PooledVec<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T: Pooled> Clone for PooledVec<T> {
+impl Clone for Buffer {
     fn clone(&self) -> Self {
         Self::copy_of(&self.0)
     }
 }
 
-impl<T: Pooled> Deref for PooledVec<T> {
-    type Target = Vec<T>;
+impl Deref for Buffer {
+    type Target = Vec<u8>;
 
-    fn deref(&self) -> &Vec<T> {
+    fn deref(&self) -> &Vec<u8> {
         &self.0
     }
 }
 
-impl<T: Pooled> DerefMut for PooledVec<T> {
-    fn deref_mut(&mut self) -> &mut Vec<T> {
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
         &mut self.0
     }
 }
 
-impl<T: Pooled> Drop for PooledVec<T> {
+impl Drop for Buffer {
     fn drop(&mut self) {
-        if (1..=T::MAX_POOLED).contains(&self.0.capacity()) {
-            let mut elements = std::mem::take(&mut self.0);
-            elements.clear();
-            T::with_free(|free| {
-                if free.len() < MAX_FREE {
-                    free.push(elements);
-                }
-            });
+        if !(1..=MAX_POOLED).contains(&self.0.capacity()) {
+            return;
         }
+        let mut bytes = std::mem::take(&mut self.0);
+        bytes.clear();
+        // Fails only while the thread ends.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < MAX_FREE {
+                free.push(bytes);
+            }
+        });
     }
 }
 
@@ -106,7 +87,7 @@ mod tests {
         };
         let again = Buffer::with_capacity(2);
         assert_eq!((again.as_ptr(), again.len()), (address, 0));
-        drop(Buffer::with_capacity(u8::MAX_POOLED + 1));
-        FREE.with_borrow(|free| assert!(free.iter().all(|free| free.capacity() <= u8::MAX_POOLED)));
+        drop(Buffer::with_capacity(MAX_POOLED + 1));
+        FREE.with_borrow(|free| assert!(free.iter().all(|free| free.capacity() <= MAX_POOLED)));
     }
 }

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, num::NonZeroU32, ops::Range};
 
 use super::{
-    buffer::{Buffer, Pooled, PooledVec},
+    buffer::{MAX_FREE, MAX_POOLED},
     characters::is_same_name,
 };
 
@@ -41,46 +41,44 @@ impl NameSignature {
     }
 }
 
-/// The fields of one message, in their order.
-pub(super) type FieldSpans = PooledVec<FieldSpan>;
-
-/// The initial capacity, in fields: most messages have fewer.
-pub(super) const INITIAL_FIELDS: usize = 16;
+/// The capacity of the first buffer, in bytes.
+const INITIAL_BYTES: usize = 256;
+/// The capacity of the first list, in fields: most messages have fewer.
+const INITIAL_FIELDS: usize = 16;
+/// The largest capacity that is pooled, in fields.
+const MAX_POOLED_FIELDS: usize = 128;
 
 thread_local! {
-    static FREE: RefCell<Vec<Vec<FieldSpan>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Pooled for FieldSpan {
-    const MAX_POOLED: usize = 128;
-
-    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R> {
-        FREE.try_with(|free| work(&mut free.borrow_mut())).ok()
-    }
+    /// The vectors of dropped [`Fields`]: bytes and spans.
+    static FREE: RefCell<Vec<(Vec<u8>, Vec<FieldSpan>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The header fields of one message, in their order. Names keep their case and are compared
 /// without regard to case. Values have no white space at their ends.
-#[derive(Clone, Debug, Default)]
+///
+/// The vectors come from a pool of the worker, and dropping the fields returns them to it.
+#[derive(Debug, Default)]
 pub struct Fields {
-    bytes: Buffer,
-    spans: FieldSpans,
+    bytes: Vec<u8>,
+    spans: Vec<FieldSpan>,
 }
 
 impl Fields {
     /// An empty list with space for a few short fields.
     pub fn new() -> Self {
-        let spans = FieldSpans::with_capacity(INITIAL_FIELDS);
-        Self { bytes: Buffer::with_capacity(256), spans }
+        // Fails only while the thread ends.
+        match FREE.try_with(|free| free.borrow_mut().pop()) {
+            Ok(Some((bytes, spans))) => Self { bytes, spans },
+            _ => Self::allocate(),
+        }
     }
 
-    /// An empty list, whose fields will follow the content of `bytes` in the same buffer.
-    pub(super) fn starting_with(bytes: Buffer) -> Self {
-        Self { bytes, spans: FieldSpans::with_capacity(INITIAL_FIELDS) }
-    }
-
-    pub(super) fn from_parts(bytes: Buffer, spans: FieldSpans) -> Self {
-        Self { bytes, spans }
+    #[cold]
+    fn allocate() -> Self {
+        Self {
+            bytes: Vec::with_capacity(INITIAL_BYTES),
+            spans: Vec::with_capacity(INITIAL_FIELDS),
+        }
     }
 
     /// The buffer that contains the fields.
@@ -106,11 +104,13 @@ impl Fields {
 
     /// Appends a field. The name must be a token and the value must have no CR or LF: both are written
     /// unchecked.
+    #[inline]
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) {
         self.push_field(name.as_bytes(), value.as_ref());
     }
 
     /// Appends a field with a decimal number as its value.
+    #[inline]
     pub fn push_number(&mut self, name: &str, number: u64) {
         self.push(name, itoa::Buffer::new().format(number));
     }
@@ -122,6 +122,12 @@ impl Fields {
         if let Some(found) = found {
             self.spans.swap_remove(found);
         }
+    }
+
+    /// Appends a field whose bytes [`Self::keep`] adds.
+    #[inline]
+    pub(super) fn push_span(&mut self, span: FieldSpan) {
+        self.spans.push(span);
     }
 
     /// Appends bytes to the buffer that belong to no field. Returns their offset.
@@ -261,6 +267,8 @@ impl FieldSink for Fields {
         }
     }
 
+    // Inline, so that the lengths and the signatures of constant names are constants.
+    #[inline]
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
         self.bytes.reserve(name.len() + value.len() + 4);
         self.push_if(name, |out| {
@@ -291,9 +299,37 @@ impl FieldSink for Fields {
     }
 }
 
+impl Clone for Fields {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new();
+        copy.bytes.extend_from_slice(&self.bytes);
+        copy.spans.extend_from_slice(&self.spans);
+        copy
+    }
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        let is_pooled = (INITIAL_BYTES..=MAX_POOLED).contains(&self.bytes.capacity())
+            && (INITIAL_FIELDS..=MAX_POOLED_FIELDS).contains(&self.spans.capacity());
+        if !is_pooled {
+            return;
+        }
+        self.clear();
+        let freed = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.spans));
+        // Fails only while the thread ends.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < MAX_FREE {
+                free.push(freed);
+            }
+        });
+    }
+}
+
 impl<N: AsRef<str>, V: AsRef<[u8]>> FromIterator<(N, V)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(fields: I) -> Self {
-        let mut all = Self::default();
+        let mut all = Self::new();
         for (name, value) in fields {
             all.push(name.as_ref(), value);
         }
@@ -322,6 +358,22 @@ mod tests {
         let mut out = Vec::new();
         fields.write_to(&mut out, |_| true);
         assert_eq!(out, b"host: other\r\nb: 2\r\nc: 3\r\n");
+    }
+
+    #[test]
+    fn short_lists_are_pooled_and_long_ones_freed() {
+        let fields: Fields = [("a", "1")].into_iter().collect();
+        let address = fields.bytes.as_ptr();
+        drop(fields);
+        let again = Fields::new();
+        assert_eq!((again.bytes.as_ptr(), again.len(), again.bytes()), (address, 0, &b""[..]));
+        let mut long = Fields::new();
+        long.push("a", "1".repeat(MAX_POOLED));
+        drop((long, Fields::default()));
+        FREE.with_borrow(|free| {
+            assert!(free.iter().all(|(bytes, _)| bytes.capacity() <= MAX_POOLED));
+            assert!(free.iter().all(|(_, spans)| spans.capacity() >= INITIAL_FIELDS));
+        });
     }
 
     #[test]

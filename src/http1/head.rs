@@ -14,10 +14,9 @@ use http::Method;
 use self::summary::FieldSummary;
 pub use self::{http2::StreamContent, summary::ConnectionOptions};
 use super::{
-    buffer::Buffer,
     characters::{find_control, token_length},
     error::FramingError,
-    fields::{FieldSpan, FieldSpans, Fields, INITIAL_FIELDS, NameSignature},
+    fields::{FieldSpan, Fields, NameSignature},
     start_line::{RequestLine, StartLine, StatusLine, Version},
     target::{Form, RequestTarget},
 };
@@ -85,7 +84,8 @@ pub struct ResponseHead {
 pub struct HeadParser<S> {
     bounds: HeadBounds,
     start: Option<S>,
-    spans: FieldSpans,
+    /// The fields so far, whose bytes are added at the end.
+    fields: Fields,
     summary: FieldSummary,
     /// The offset of the current line.
     line: usize,
@@ -95,8 +95,8 @@ pub struct HeadParser<S> {
 
 impl<S: StartLine> HeadParser<S> {
     fn new(bounds: HeadBounds) -> Self {
-        let (spans, summary) = (FieldSpans::with_capacity(INITIAL_FIELDS), FieldSummary::default());
-        Self { bounds, start: None, spans, summary, line: 0, searched: 0 }
+        let (fields, summary) = (Fields::new(), FieldSummary::default());
+        Self { bounds, start: None, fields, summary, line: 0, searched: 0 }
     }
 
     /// Continues parsing. `bytes` begins with the bytes of the last call, and new bytes follow. Returns the
@@ -134,6 +134,13 @@ impl<S: StartLine> HeadParser<S> {
         }
     }
 
+    /// The fields of the complete head `bytes`.
+    fn take_fields(&mut self, bytes: &[u8]) -> Fields {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.keep(bytes);
+        fields
+    }
+
     /// The error for a head that exceeds its bounds. With an incomplete first line, the target is too long.
     fn size_error(&self) -> FramingError {
         let max = self.bounds.bytes;
@@ -145,7 +152,7 @@ impl<S: StartLine> HeadParser<S> {
 
     /// Parses the field line at `offset`.
     fn parse_field(&mut self, line: &[u8], offset: usize) -> Result<(), FramingError> {
-        if self.spans.len() >= self.bounds.headers {
+        if self.fields.len() >= self.bounds.headers {
             return Err(FramingError::TooManyFields(self.bounds.headers));
         }
         let (name, rest) = split_name(line)?;
@@ -156,7 +163,7 @@ impl<S: StartLine> HeadParser<S> {
         };
         let start =
             if is_plain { name.len() + 2 } else { line.len() - rest.trim_ascii_start().len() };
-        self.spans.push(FieldSpan {
+        self.fields.push_span(FieldSpan {
             name: offset as u32,
             value: (offset + start) as u32,
             value_length: value.len() as u32,
@@ -221,8 +228,7 @@ impl HeadParser<RequestLine> {
             _ => return Err(FramingError::HostRepeated),
         }
         let length = self.summary.body_length(version)?.unwrap_or(BodyLength::Known(0));
-        let spans = std::mem::take(&mut self.spans);
-        let mut fields = Fields::from_parts(Buffer::copy_of(bytes), spans);
+        let mut fields = self.take_fields(bytes);
         if let Form::Absolute { authority } = &target.form {
             fields.set("Host", &bytes[authority.clone()]);
         }
@@ -256,8 +262,7 @@ impl HeadParser<StatusLine> {
         if status == 101 && (length.is_some() || version != Version::Http11) {
             return Err(FramingError::UnexpectedUpgrade);
         }
-        let spans = std::mem::take(&mut self.spans);
-        let fields = Fields::from_parts(Buffer::copy_of(bytes), spans);
+        let fields = self.take_fields(bytes);
         Ok(ResponseHead { status, version, fields, length, connection: self.summary.connection })
     }
 }

@@ -8,7 +8,7 @@ use http::{Method, request::Parts};
 
 use super::{BodyLength, FieldSummary, HeadBounds, RequestHead};
 use crate::http1::{
-    Version, buffer::Buffer, characters::find_control, characters::is_token, error::FramingError,
+    Version, characters::find_control, characters::is_token, error::FramingError,
     fields::Fields, host, target::RequestTarget, upgrade::is_tunnelled,
 };
 
@@ -57,14 +57,13 @@ impl RequestHead {
         if line > bounds.bytes {
             return Err(FramingError::TargetTooLong(bounds.bytes));
         }
-        let mut bytes = Buffer::with_capacity(256);
-        bytes.extend_from_slice(target);
+        let mut fields = Fields::new();
+        fields.keep(target);
         let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
         // A CONNECT for any other protocol is refused, like a plain CONNECT.
         let protocol = protocol.filter(|protocol| is_tunnelled(protocol));
         let method = if protocol.is_some() { Method::GET } else { parts.method.clone() };
         let target = RequestTarget::parse(target, 0, &method)?;
-        let mut fields = Fields::starting_with(bytes);
         let mut summary = FieldSummary::default();
         if let Some(authority) = authority {
             host::check(authority)?;

@@ -206,10 +206,8 @@ fn parsed<S: StartLine>(
 ) -> Result<Option<ReferenceHead>, ()> {
     for end in (step..bytes.len()).step_by(step).chain([bytes.len()]) {
         if let Some(length) = parser.parse(&bytes[..end]).map_err(drop)? {
-            let spans = std::mem::take(&mut parser.spans);
             let mut lines = Vec::new();
-            let fields = Fields::from_parts(Buffer::copy_of(&bytes[..length]), spans);
-            fields.write_to(&mut lines, |_| true);
+            parser.take_fields(&bytes[..length]).write_to(&mut lines, |_| true);
             return Ok(Some(ReferenceHead { lines, length }));
         }
     }
