@@ -47,7 +47,8 @@ pub struct Pool {
     waiting: Cell<usize>,
     /// Wakes these requests.
     opened: Notify,
-    idle: RefCell<Vec<UpstreamHttp1Connection>>,
+    #[expect(clippy::vec_box, reason = "a connection keeps its box when a request takes it")]
+    idle: RefCell<Vec<Box<UpstreamHttp1Connection>>>,
     coarse_clock: CoarseClock,
 }
 
@@ -59,8 +60,8 @@ pub struct PoolTable {
 
 /// A connection on which an exchange may start.
 pub(super) enum UpstreamConnection {
-    /// An HTTP/1.1 connection.
-    Http1(UpstreamHttp1Connection),
+    /// An HTTP/1.1 connection. In a box, because a request moves it many times.
+    Http1(Box<UpstreamHttp1Connection>),
     /// A place on an HTTP/2 connection.
     Http2(Http2Slot),
 }
@@ -308,7 +309,7 @@ impl Pool {
     }
 
     /// Returns a connection to the pool, or closes it if it cannot be reused.
-    pub(super) fn put(&self, mut connection: UpstreamHttp1Connection) {
+    pub(super) fn put(&self, mut connection: Box<UpstreamHttp1Connection>) {
         let mut idle = self.idle.borrow_mut();
         // With the PROXY protocol, a connection belongs to one client.
         let is_shared = self.target().send_proxy.is_none();

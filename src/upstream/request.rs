@@ -48,8 +48,8 @@ pub struct OutgoingRequest {
     written: usize,
     /// The body's framing.
     length: BodyLength,
-    /// The body, until it was read to its end.
-    body: Option<UnreadBody>,
+    /// The body, until it was read to its end. In a box, so that a request without one is small.
+    body: Option<Box<UnreadBody>>,
     /// True once a part of the body was read from the client.
     body_started: bool,
     /// True once a byte was written to a socket.
@@ -95,12 +95,14 @@ impl OutgoingRequest {
             BodyLength::Known(0) => None,
             BodyLength::Known(_) => Some(BodyEncoder::Plain),
         };
-        let body = encoder.map(|encoder| UnreadBody {
-            client: Rc::clone(client),
-            encoder,
-            remaining: max_body,
-            client_pending: false,
-            protected: head.protected.clone(),
+        let body = encoder.map(|encoder| {
+            Box::new(UnreadBody {
+                client: Rc::clone(client),
+                encoder,
+                remaining: max_body,
+                client_pending: false,
+                protected: head.protected.clone(),
+            })
         });
         Self {
             bytes: Buffer::default(),

@@ -314,7 +314,7 @@ impl BodySource {
     pub(super) fn http1(
         head: &ResponseHead,
         method: &Method,
-        connection: UpstreamHttp1Connection,
+        connection: Box<UpstreamHttp1Connection>,
         outgoing: OutgoingRequest,
         in_flight: InFlight,
     ) -> Self {

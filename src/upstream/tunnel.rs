@@ -28,7 +28,7 @@ pub struct UpstreamTunnel {
 }
 
 enum End {
-    Http1(UpstreamHttp1Connection),
+    Http1(Box<UpstreamHttp1Connection>),
     /// A stream, and its place on the connection.
     Http2 {
         end: Http2TunnelEnd,
@@ -40,7 +40,7 @@ impl UpstreamTunnel {
     /// The tunnel that begins after the 101 on `connection`.
     pub(super) fn http1(
         outgoing: &OutgoingRequest,
-        connection: UpstreamHttp1Connection,
+        connection: Box<UpstreamHttp1Connection>,
         in_flight: InFlight,
     ) -> Self {
         connection.socket.enable_tcp_keepalive();

@@ -20,8 +20,9 @@ use crate::{
 
 /// A response's head, and the source of its body.
 pub(super) enum Exchanged {
-    Http1(ResponseHead, UpstreamHttp1Connection),
-    Http2(Http2Response, Http2Slot),
+    Http1(ResponseHead, Box<UpstreamHttp1Connection>),
+    /// In a box, so that the responses of HTTP/1 do not have its size.
+    Http2(Box<Http2Response>, Http2Slot),
 }
 
 /// An exchange without a response.
@@ -142,7 +143,7 @@ pub(super) async fn exchange(
         // Boxed, so that HTTP/1 exchanges do not hold its state.
         UpstreamConnection::Http2(slot) => {
             match Box::pin(slot.exchange(head, outgoing, client, response_timeout)).await {
-                Ok(response) => Ok(Exchanged::Http2(response, slot)),
+                Ok(response) => Ok(Exchanged::Http2(Box::new(response), slot)),
                 Err(error) => {
                     let has_sent_interim = slot.has_sent_interim.get();
                     let is_reused = slot.is_reused && is_connection_lost(&error);

@@ -20,7 +20,7 @@ use crate::{
 
 /// The body of an HTTP/1 response.
 pub(in crate::upstream) struct Http1Body {
-    connection: Option<UpstreamHttp1Connection>,
+    connection: Option<Box<UpstreamHttp1Connection>>,
     /// The request, while it is not completely sent.
     pub(super) outgoing: Option<Box<OutgoingRequest>>,
     pub(super) decoder: BodyDecoder,
@@ -36,7 +36,7 @@ impl Http1Body {
     pub(super) fn new(
         head: &ResponseHead,
         method: &Method,
-        connection: UpstreamHttp1Connection,
+        connection: Box<UpstreamHttp1Connection>,
         outgoing: OutgoingRequest,
         in_flight: InFlight,
     ) -> Self {
