@@ -331,22 +331,26 @@ impl Gateway {
         if let Some(body) = self.challenge_response(peer, &head) {
             return self.respond_to_challenge(peer, head, client, body);
         }
-        let (mut request, mut next) = self.receive(peer, head, client);
-        if let NextStep::ReadCheck(door) = next {
+        let mut request = self.begin(self.rules(), peer, head, client);
+        // Used where it is, because a copy of it costs as much as a step.
+        let mut decision = self.decide(&request.ledger.rules, peer, &request.head);
+        self.apply_decision(peer, &mut request, &mut decision);
+        let next = &mut decision.next;
+        if let NextStep::ReadCheck(door) = *next {
             // Boxed, so that other requests do not carry its state.
-            next = Box::pin(self.read_check(peer, &mut request, door)).await;
+            *next = Box::pin(self.read_check(peer, &mut request, door)).await;
         }
         let mut limits = ChargedLimits::new();
         // Boxed, as the counting of failures is, so that other requests do not carry its state.
-        let checked = match self.check(peer, &mut request, &mut next) {
+        let checked = match self.check(peer, &mut request, next) {
             Ok(CheckOutcome::Unidentified(pending)) => {
-                Box::pin(self.check_identity(peer, &mut request, &mut next, pending)).await
+                Box::pin(self.check_identity(peer, &mut request, next, pending)).await
             }
             checked => checked,
         };
         let checked = match checked {
             Ok(CheckOutcome::ClaimsPlace(pending)) => {
-                Box::pin(self.claim_place(peer, &mut request, &mut next, pending)).await
+                Box::pin(self.claim_place(peer, &mut request, next, pending)).await
             }
             checked => checked,
         };
@@ -377,32 +381,19 @@ impl Gateway {
         self.cache.get(&self.shared, &self.metrics)
     }
 
-    /// Decides what follows from a request's head. Charges nothing.
-    fn receive(
-        &self,
-        peer: &Peer,
-        head: Box<RequestHead>,
-        client: Rc<dyn ClientStream>,
-    ) -> (Box<RequestContext>, NextStep) {
-        let mut request = self.begin(self.rules(), peer, head, client);
-        let decision = self.decide(&request.ledger.rules, peer, &request.head);
-        let next = self.apply_decision(peer, &mut request, decision);
-        (request, next)
-    }
-
-    /// Records in `request` what was decided. Returns what follows.
+    /// Records in `request` what was decided.
     fn apply_decision(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        decision: RequestDecision,
-    ) -> NextStep {
-        if let Some(asked) = decision.asked {
+        decision: &mut RequestDecision,
+    ) {
+        if let Some(asked) = decision.asked.take() {
             request.ask_about(*asked);
         }
-        request.path = decision.path;
+        request.path = decision.path.take();
         request.ledger.token_hash = decision.token_hash;
-        if let Some(address) = decision.client {
+        if let Some(address) = &decision.client {
             request.ledger.client_ip = address.ip;
             if address.ip != peer.address {
                 request.usage = self.client_usage(address.ip).into();
@@ -410,7 +401,6 @@ impl Gateway {
         }
         let route = decision.next.route();
         request.ledger.route = route.map(|index| Rc::clone(&request.rules().routes[index]));
-        decision.next
     }
 
     /// The context of a request that begins now.

@@ -66,9 +66,10 @@ impl Gateway {
         let snapshot = Arc::clone(&request.rules().snapshot);
         let asked = AskedSource::Check(&checked);
         let input = DecisionInput { asked, ..self.decision_input(peer) };
-        let decision = decide(&snapshot, &input, RequestView::of(&request.head));
+        let mut decision = decide(&snapshot, &input, RequestView::of(&request.head));
         request.head.fields = checked.fields.clone();
-        self.apply_decision(peer, request, decision)
+        self.apply_decision(peer, request, &mut decision);
+        decision.next
     }
 
     /// The answer for an admitted request. The fields that an upstream would get are in it, for the asking proxy.
