@@ -73,7 +73,7 @@ pub use descriptor_key::{descriptor_key, descriptor_values_key};
 pub use extract::AmbiguousValue;
 pub use extract::QueryPairs;
 pub use extract::single_header;
-pub use key::{KeyPart, KeyPlan, Subject, TokenHash};
+pub use key::{KeyPart, KeyPlan, SplitHash, Subject, TokenHash};
 pub use key_input::{KeyInput, KeyInputError};
 pub use token::{CredentialSource, token};
 pub use values::{KeyValues, PartValue};

@@ -145,7 +145,7 @@ impl Gateway {
     fn count_throttled_caller(&self, request: &RequestContext) {
         let identity = &request.rules().snapshot.identity;
         let key = match request.ledger.token_hash {
-            TokenHash::Present(hash) => hash,
+            TokenHash::Present(hash) => hash.into(),
             TokenHash::Missing | TokenHash::Unread => caller_key(
                 &identity.token,
                 &request.head.fields,

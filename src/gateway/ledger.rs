@@ -22,7 +22,6 @@ use crate::{
     plan,
     telemetry::{AccessLine, AccessWriter, CutReason, LimitCost},
     throttle::POLICY,
-    trace::SamplingDecision,
     transport::TunnelOutcome,
     upstream::{AttemptLog, RequestLost, is_own_shortage},
 };
@@ -342,7 +341,7 @@ impl Ledger {
             time: self.arrival.at.as_unix_ms(),
             client: self.client_ip,
             token: head.filter(|_| layout.needs_token()).and_then(|head| match self.token_hash {
-                TokenHash::Present(hash) => Some(hash),
+                TokenHash::Present(hash) => Some(hash.into()),
                 TokenHash::Missing => None,
                 TokenHash::Unread => token_hash(sources, &head.fields, logger.secret),
             }),
@@ -369,7 +368,7 @@ impl Ledger {
             request_id: self.request_id.as_bytes(),
             referer: without_secrets(header("referer")),
             user_agent: header("user-agent"),
-            trace_id: self.tracing.trace.as_ref().and_then(SamplingDecision::sampled_id),
+            trace_id: self.tracing.sampled_id(),
         });
     }
 }

@@ -4,25 +4,46 @@ use std::sync::Arc;
 
 use crate::trace::{RequestTrace, SamplingDecision, TraceHeader, TraceQueue};
 
-/// The trace of a request, and the queue for its spans.
+/// The trace of a request; empty without `traces` in the configuration.
 #[derive(Default)]
-pub(super) struct RequestTracing {
-    /// `None` without `traces` in the configuration.
-    pub(super) trace: Option<SamplingDecision>,
-    /// `None` if the request is not sampled.
-    pub(super) queue: Option<Arc<TraceQueue>>,
+pub(super) struct RequestTracing(Option<Box<DecidedTrace>>);
+
+/// The trace of a request, and the queue for its spans.
+struct DecidedTrace {
+    decision: SamplingDecision,
+    queue: Arc<TraceQueue>,
 }
 
 impl RequestTracing {
+    /// The trace by `decision`, whose spans go to `queue`.
+    pub(super) fn new(decision: SamplingDecision, queue: &Arc<TraceQueue>) -> Self {
+        Self(Some(Box::new(DecidedTrace { decision, queue: Arc::clone(queue) })))
+    }
+
     /// The trace of a sampled request.
     #[inline]
     pub(super) fn sampled(&mut self) -> Option<&mut RequestTrace> {
-        self.trace.as_mut()?.sampled()
+        self.0.as_mut()?.decision.sampled()
     }
 
     /// The trace context to forward; `None` keeps the client's.
     #[inline]
     pub(super) fn header(&self) -> Option<TraceHeader> {
-        self.trace.as_ref()?.header()
+        self.0.as_ref()?.decision.header()
+    }
+
+    /// The id of the trace of a sampled request: 32 hexadecimal digits.
+    #[inline]
+    pub(super) fn sampled_id(&self) -> Option<[u8; 32]> {
+        self.0.as_ref()?.decision.sampled_id()
+    }
+
+    /// Takes the trace of a sampled request, and the queue for its spans.
+    pub(super) fn take_sampled(&mut self) -> Option<(Box<RequestTrace>, Arc<TraceQueue>)> {
+        let DecidedTrace { decision, queue } = *self.0.take()?;
+        match decision {
+            SamplingDecision::Sampled(trace) => Some((trace, queue)),
+            SamplingDecision::Forwarded | SamplingDecision::Unsampled(_) => None,
+        }
     }
 }

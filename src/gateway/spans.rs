@@ -1,6 +1,6 @@
 //! The trace of a request: whether it is sampled, and what its span records.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     Gateway,
@@ -14,7 +14,7 @@ use crate::{
     metrics::Exemplar,
     plan,
     throttle::POLICY,
-    trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary, SamplingDecision},
+    trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary},
 };
 
 /// Longest path in a span, in bytes; the rest is cut off.
@@ -33,9 +33,7 @@ impl Gateway {
         let clock = &self.shared.clock;
         let start = || RequestStart { uptime: clock.uptime(), nanos: clock.now_nanos() };
         let trace = rules.sampling.begin(received(), &self.trace_ids, start);
-        let is_sampled = matches!(trace, SamplingDecision::Sampled(_));
-        let queue = is_sampled.then(|| Arc::clone(&self.shared.traces));
-        RequestTracing { trace: Some(trace), queue }
+        RequestTracing::new(trace, &self.shared.traces)
     }
 
     /// Begins a child span if the request is sampled.
@@ -86,11 +84,8 @@ impl Ledger {
     /// Queues the spans of a sampled request for export. Call when the request ends; `duration` is its total time.
     #[cold]
     pub(super) fn finish_trace(&mut self, facts: &RequestEndFacts<'_>, duration: Duration) {
-        let Some(queue) = self.tracing.queue.take() else { return };
+        let Some((mut trace, queue)) = self.tracing.take_sampled() else { return };
         let summary = self.summary(facts);
-        let Some(SamplingDecision::Sampled(mut trace)) = self.tracing.trace.take() else {
-            return;
-        };
         trace.finish(summary, duration);
         let trace_id = trace.context.trace_id_text();
         let time = trace.ended_at();

@@ -41,7 +41,7 @@ impl Caller {
             if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
                 let hash = hash_token(&token, secret) as u64;
                 if tokens.is_empty() {
-                    first = TokenHash::Present(hash_token(&token, limits));
+                    first = TokenHash::Present(hash_token(&token, limits).into());
                 }
                 if !tokens.contains(&hash) {
                     tokens.push(hash);
