@@ -136,27 +136,30 @@ pub(super) fn push_text(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// True if `bytes` are ASCII and need no escaping. Tests eight bytes at a time, as one word.
+/// True if `bytes` are ASCII and need no escaping.
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = ONES * 0x80;
-    // The result is 0 if no byte needs escaping. A borrow can set the high bit of a plain byte, but only
-    // above a byte that needs escaping.
-    let special = |word: u64| {
-        let zero = |word: u64| word.wrapping_sub(ONES) & !word;
-        let control = word.wrapping_sub(ONES * 0x20) & !word;
-        let quote = zero(word ^ (ONES * u64::from(b'"')));
-        let backslash = zero(word ^ (ONES * u64::from(b'\\')));
-        (word | control | quote | backslash) & HIGH
-    };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut found = words.iter().fold(0, |found, word| found | special(u64::from_ne_bytes(*word)));
-    if !rest.is_empty() {
-        let mut last = [b'0'; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        found |= special(u64::from_ne_bytes(last));
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    // The last block overlaps the one before it.
+    let last = bytes.last_chunk::<16>().filter(|_| !rest.is_empty());
+    if !blocks.is_empty() {
+        return blocks.iter().chain(last).all(is_plain_block);
     }
-    found == 0
+    let mut block = [b'0'; 16];
+    match (rest.first_chunk::<8>(), rest.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            block[..8].copy_from_slice(first);
+            block[8..].copy_from_slice(last);
+        }
+        _ => block.iter_mut().zip(rest).for_each(|(byte, from)| *byte = *from),
+    }
+    is_plain_block(&block)
+}
+
+/// As [`is_plain`]. Without a branch for each byte, so that the compiler tests all of them at once.
+fn is_plain_block(block: &[u8; 16]) -> bool {
+    // As a signed number, a byte beyond ASCII is negative.
+    let special = |byte: u8| byte.cast_signed() < 0x20 || byte == b'"' || byte == b'\\';
+    !block.iter().fold(false, |found, byte| found | special(*byte))
 }
 
 #[cold]
