@@ -201,7 +201,7 @@ pub(super) fn question(service: &ForwardAuth, request: &RoutedRequest<'_>) -> He
     let sent = [
         ("x-forwarded-method", request.head.method.as_str().as_bytes()),
         ("x-forwarded-proto", request.scheme().as_bytes()),
-        ("x-forwarded-host", request.head.fields.get("host").unwrap_or_default()),
+        ("x-forwarded-host", request.head.fields.host().unwrap_or_default()),
         ("x-forwarded-uri", target.as_bytes()),
         ("x-forwarded-for", client.as_bytes()),
     ];

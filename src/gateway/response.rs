@@ -130,7 +130,7 @@ impl Response {
 
 /// The URL that clients see for an upstream that receives a different path or host.
 fn public_url_of<'r>(request: RoutedRequest<'r>, upstream_host: &'r str) -> PublicUrl<'r> {
-    let client_host = request.head.fields.get("host").unwrap_or_default();
+    let client_host = request.head.fields.host().unwrap_or_default();
     let sent_host = match &request.route.edits.host {
         HostRule::Preserve => client_host,
         HostRule::Upstream => upstream_host.as_bytes(),

@@ -73,9 +73,11 @@ pub fn has_upper_case(bytes: &[u8]) -> bool {
 /// True if the field names `a` and `b` are the same: they differ at most in the case of their letters.
 #[inline]
 pub fn is_same_name(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
+    a.len() == b.len() && has_same_letters(a, b)
+}
+
+/// As [`is_same_name`], of names of the same length.
+fn has_same_letters(a: &[u8], b: &[u8]) -> bool {
     let (a_words, a_rest) = a.as_chunks::<8>();
     let (b_words, b_rest) = b.as_chunks::<8>();
     a_words.iter().zip(b_words).all(|(a, b)| is_same_word(*a, *b))

@@ -61,6 +61,8 @@ thread_local! {
 pub struct Fields {
     bytes: Vec<u8>,
     spans: Vec<FieldSpan>,
+    /// The index of the first `Host`, if it is known.
+    host: Option<u16>,
 }
 
 impl Fields {
@@ -68,7 +70,7 @@ impl Fields {
     pub fn new() -> Self {
         // Fails only while the thread ends.
         match FREE.try_with(|free| free.borrow_mut().pop()) {
-            Ok(Some((bytes, spans))) => Self { bytes, spans },
+            Ok(Some((bytes, spans))) => Self { bytes, spans, host: None },
             _ => Self::allocate(),
         }
     }
@@ -78,6 +80,7 @@ impl Fields {
         Self {
             bytes: Vec::with_capacity(INITIAL_BYTES),
             spans: Vec::with_capacity(INITIAL_FIELDS),
+            host: None,
         }
     }
 
@@ -100,6 +103,7 @@ impl Fields {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
+        self.host = None;
     }
 
     /// Appends a field. The name must be a token and the value must have no CR or LF: both are written
@@ -120,6 +124,7 @@ impl Fields {
         let found = self.position(name);
         self.push(name, value);
         if let Some(found) = found {
+            self.host = None;
             self.spans.swap_remove(found);
         }
     }
@@ -140,6 +145,7 @@ impl Fields {
     /// Removes all fields of this name.
     pub fn remove(&mut self, name: &str) {
         while let Some(found) = self.position(name) {
+            self.host = None;
             self.spans.remove(found);
         }
     }
@@ -165,6 +171,19 @@ impl Fields {
     /// The value of the first field of this name.
     pub fn get(&self, name: impl AsRef<str>) -> Option<&[u8]> {
         Some(self.value(&self.spans[self.position(name.as_ref())?]))
+    }
+
+    /// The value of the first `Host`.
+    pub fn host(&self) -> Option<&[u8]> {
+        match self.host {
+            Some(index) => Some(self.value(&self.spans[usize::from(index)])),
+            None => self.get("host"),
+        }
+    }
+
+    /// Records that the last field is the first `Host`, so that [`Self::host`] does not search it.
+    pub(super) fn mark_host(&mut self) {
+        self.host = self.spans.len().checked_sub(1).and_then(|index| index.try_into().ok());
     }
 
     /// True if there is a field of this name.
@@ -195,6 +214,22 @@ impl Fields {
             }
         }
         out.extend_from_slice(&self.bytes[run]);
+    }
+
+    fn push_line(&mut self, name: &[u8], signature: NameSignature, value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.reserve(name.len() + value.len() + 4);
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(b": ");
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.spans.push(FieldSpan {
+            name: start as u32,
+            value: (start + name.len() + 2) as u32,
+            value_length: value.len() as u32,
+            end: NonZeroU32::new(self.bytes.len() as u32),
+            signature,
+        });
     }
 
     fn name(&self, span: &FieldSpan) -> &[u8] {
@@ -267,14 +302,10 @@ impl FieldSink for Fields {
         }
     }
 
-    // Inline, so that the lengths and the signatures of constant names are constants.
+    // Inline, so that the signatures of constant names are constants.
     #[inline]
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
-        self.bytes.reserve(name.len() + value.len() + 4);
-        self.push_if(name, |out| {
-            out.extend_from_slice(value);
-            true
-        });
+        self.push_line(name, NameSignature::of(name), value);
     }
 
     #[inline]
@@ -304,6 +335,7 @@ impl Clone for Fields {
         let mut copy = Self::new();
         copy.bytes.extend_from_slice(&self.bytes);
         copy.spans.extend_from_slice(&self.spans);
+        copy.host = self.host;
         copy
     }
 }
@@ -358,6 +390,23 @@ mod tests {
         let mut out = Vec::new();
         fields.write_to(&mut out, |_| true);
         assert_eq!(out, b"host: other\r\nb: 2\r\nc: 3\r\n");
+    }
+
+    #[test]
+    fn the_first_host_is_found_after_changes() {
+        let mut fields: Fields = [("a", "1"), ("Host", "one")].into_iter().collect();
+        fields.mark_host();
+        fields.push("host", "two");
+        assert_eq!(fields.host(), Some(&b"one"[..]));
+        assert_eq!(fields.clone().host(), fields.host());
+        fields.remove("a");
+        assert_eq!(fields.host(), Some(&b"one"[..]));
+        fields.mark_host();
+        assert_eq!(fields.host(), Some(&b"two"[..]));
+        fields.set("host", "three");
+        assert_eq!(fields.host(), fields.get("host"));
+        fields.remove("host");
+        assert_eq!(fields.host(), None);
     }
 
     #[test]

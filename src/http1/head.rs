@@ -170,7 +170,12 @@ impl<S: StartLine> HeadParser<S> {
             end: NonZeroU32::new(self.line as u32).filter(|_| is_plain),
             signature: NameSignature::of(name),
         });
-        self.summary.add_field(name, value)
+        let hosts = self.summary.host_count;
+        self.summary.add_field(name, value)?;
+        if (hosts, self.summary.host_count) == (0, 1) {
+            self.fields.mark_host();
+        }
+        Ok(())
     }
 }
 

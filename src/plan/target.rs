@@ -28,7 +28,7 @@ fn text(host: Cow<'_, [u8]>) -> Cow<'_, str> {
 
 /// As [`host`], in bytes.
 pub fn host_bytes(fields: &Fields) -> Cow<'_, [u8]> {
-    normal_bytes(fields.get("host").unwrap_or_default())
+    normal_bytes(fields.host().unwrap_or_default())
 }
 
 fn normal_bytes(value: &[u8]) -> Cow<'_, [u8]> {

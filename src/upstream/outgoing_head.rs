@@ -379,7 +379,7 @@ impl AttemptHead<'_> {
     /// fallback, because the forwarded request is HTTP/1.1.
     fn write_host(&self, out: &mut impl FieldSink, forwarded: &ForwardedFields) {
         let head = self.head;
-        let sent = head.client.fields.get("host");
+        let sent = head.client.fields.host();
         if let Some(host) = sent
             && !forwarded.host
             && !head.drops(b"x-forwarded-host")

@@ -8,8 +8,8 @@ use http::{Method, request::Parts};
 
 use super::{BodyLength, FieldSummary, HeadBounds, RequestHead};
 use crate::http1::{
-    Version, characters::find_control, characters::is_token, error::FramingError,
-    fields::Fields, host, target::RequestTarget, upgrade::is_tunnelled,
+    Version, characters::find_control, characters::is_token, error::FramingError, fields::Fields,
+    host, target::RequestTarget, upgrade::is_tunnelled,
 };
 
 /// What follows an HTTP/2 request's head on its stream.
@@ -68,6 +68,7 @@ impl RequestHead {
         if let Some(authority) = authority {
             host::check(authority)?;
             fields.push("host", authority);
+            fields.mark_host();
             summary.host_count = 1;
         }
         add_fields(&mut fields, &mut summary, parts, authority)?;
