@@ -460,7 +460,7 @@ impl Gateway {
         }
         let AdmittedRequest { route, plan } = &*admitted;
         if !plan.charges.is_empty() {
-            *limits = route.charged_limits(&plan.charges);
+            limits.extend(route.charged_limits(&plan.charges));
             let admission = self.charge(request, limits).await;
             request.ledger.admission = admission;
             match admission {

@@ -34,8 +34,11 @@ pub(super) struct ChargedLimit {
 
 impl WorkerRoute {
     /// The limits of a plan on this route, not charged yet.
-    pub(super) fn charged_limits(&self, charges: &[PlannedCharge]) -> ChargedLimits {
-        charges.iter().filter_map(|planned| ChargedLimit::new(&self.limits, planned)).collect()
+    pub(super) fn charged_limits(
+        &self,
+        charges: &[PlannedCharge],
+    ) -> impl Iterator<Item = ChargedLimit> {
+        charges.iter().filter_map(|planned| ChargedLimit::new(&self.limits, planned))
     }
 }
 

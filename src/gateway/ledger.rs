@@ -109,6 +109,7 @@ impl Ledger {
         self.consumer.as_ref().map(OwnedConsumer::view)
     }
 
+    #[inline]
     pub(super) fn new(
         rules: Rc<WorkerRules>,
         request_id: RequestId,

@@ -276,7 +276,8 @@ impl KeyPlan {
         }
         let hash = hash.finish();
         if let Some(remembered) = remembered {
-            let read = if needs_address { TokenHash::Missing } else { TokenHash::Present(hash.into()) };
+            let read =
+                if needs_address { TokenHash::Missing } else { TokenHash::Present(hash.into()) };
             remembered.set(read);
         }
         Ok(hash)
