@@ -15,6 +15,7 @@
 //! | `challenges` | [`Challenges`]: the responses to checks of domains, for workers |
 //! | `client` | requests to the authority |
 //! | `order` | an account at the authority, which orders a certificate |
+//! | `error` | why there is no certificate |
 //! | `context` | what all orders of a gateway use |
 //! | `managed` | [`ManagedCertificate`]: one that is ordered and renewed; in `shared`, by one of several gateways |
 //! | `certificates` | [`AcmeCertificates`]: all of them, for operators |
@@ -24,6 +25,7 @@ mod certificates;
 mod challenges;
 mod client;
 mod context;
+mod error;
 mod lease;
 mod managed;
 mod names;
@@ -35,7 +37,6 @@ mod seal;
 mod settings;
 mod storage;
 
-use self::order::{AcmeAccount, AcmeError, IssuedCertificate};
 pub use self::{
     account_store::parse_account,
     certificates::{AcmeCertificates, SharedStorageStatus},
@@ -48,4 +49,8 @@ pub use self::{
     seal::{SealError, StorageKey, open as open_record, seal as seal_record},
     settings::{AcmeSettings, ExternalAccount, StoragePlace},
     storage::{AcmeStorage, StorageError},
+};
+use self::{
+    error::AcmeError,
+    order::{AcmeAccount, IssuedCertificate},
 };

@@ -8,17 +8,18 @@ use instant_acme::{
 };
 
 use super::{
-    AcmeSettings, Challenges, RenewalWindow, StorageError, StoragePlace,
+    AcmeError, AcmeSettings, Challenges, RenewalWindow, StoragePlace,
     account_store::{AccountStore, parse_account},
     challenges::PendingResponse,
-    client::{AuthorityClient, RequestError},
+    client::AuthorityClient,
+    error::{account_error, directory_error, has_type, paused},
     lease::OrderLease,
     responses::ChallengeResponse,
 };
 use crate::{
     clock::Clock,
     config::AcmeChallenge,
-    tls::{Certificate, TlsError, Validity},
+    tls::{Certificate, Validity},
 };
 
 /// How long an authority may check domains, and issue. It is asked after 250 ms, and then with growing pauses.
@@ -27,8 +28,6 @@ const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_mins(2))
 const CLOCK_SKEW: u64 = 60 * 60;
 /// The problem of an account that an authority does not know (RFC 8555, 6.7).
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
-/// The problem of a request whose nonce is not accepted, as with a busy authority. The library repeats it twice.
-const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
 
 /// An account.
 pub(super) struct AcmeAccount<'s> {
@@ -57,100 +56,6 @@ pub(super) struct IssuedCertificate {
     pub(super) certificate: Certificate,
 }
 
-/// Why there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AcmeError {
-    /// The authority cannot be asked for anything.
-    #[error("the directory {directory} cannot be used: {error}")]
-    Directory {
-        /// The directory's URL.
-        directory: Box<str>,
-        /// The cause.
-        error: String,
-    },
-    /// There is no account.
-    #[error("no account at {directory}: {error}")]
-    Account {
-        /// The directory's URL.
-        directory: Box<str>,
-        /// The cause.
-        error: String,
-    },
-    /// The stored account is damaged.
-    #[error("the stored account cannot be read: {error}; remove the {place} for a new account")]
-    StoredAccount {
-        /// Where it is stored.
-        place: String,
-        /// The cause.
-        error: serde_json::Error,
-    },
-    /// The authority does not check the domain in the configured way.
-    #[error("the authority offers no {challenge} for {domain}")]
-    NoChallenge {
-        /// The domain.
-        domain: String,
-        /// The configured challenge.
-        challenge: AcmeChallenge,
-    },
-    /// The check of a domain failed.
-    #[error("the authority's check of {domain} failed: {problem}")]
-    Check {
-        /// The domain.
-        domain: String,
-        /// What the authority reports.
-        problem: String,
-    },
-    /// The order failed.
-    #[error("the order failed: {0}")]
-    Order(String),
-    /// The authority rejected several nonces. The order may be repeated at once.
-    #[error("the authority rejected several nonces")]
-    RejectedNonces,
-    /// The issued certificate is not the ordered one.
-    #[error("the issued certificate lacks the name {0}")]
-    MissingName(Box<str>),
-    /// The issued certificate is not valid now.
-    #[error("the issued certificate {0}")]
-    NotValid(&'static str),
-    /// The issued certificate cannot be used.
-    #[error("the issued certificate cannot be used: {0}")]
-    Certificate(#[from] TlsError),
-    /// The storage cannot be used.
-    #[error("{0}")]
-    Storage(#[from] StorageError),
-    /// The authority refuses requests for a while.
-    #[error("the authority refuses requests for {seconds} s: {problem}")]
-    Paused {
-        /// How long, at most a day.
-        seconds: u64,
-        /// What it reports.
-        problem: String,
-    },
-    /// The order did not end in time.
-    #[error("the order did not end within {0:?}")]
-    Timeout(Duration),
-}
-
-impl AcmeError {
-    /// How long the authority refuses requests, in seconds; 0 if it does not.
-    pub(super) fn pause(&self) -> u64 {
-        match self {
-            Self::Paused { seconds, .. } => *seconds,
-            _ => 0,
-        }
-    }
-
-    /// The error, if a record in the storage was sealed otherwise.
-    pub(super) fn conflict(&self) -> Option<&StorageError> {
-        match self {
-            Self::Storage(found @ StorageError::Record { error, .. }) if error.is_conflict() => {
-                Some(found)
-            }
-            _ => None,
-        }
-    }
-}
-
 /// Checks that clients accept a certificate at `now`.
 ///
 /// # Errors
@@ -164,30 +69,6 @@ fn check_validity(validity: Validity, now: u64) -> Result<(), AcmeError> {
         return Err(AcmeError::NotValid("is not valid yet"));
     }
     Ok(())
-}
-
-impl From<Error> for AcmeError {
-    fn from(error: Error) -> Self {
-        if let Some(paused) = paused(&error) {
-            paused
-        } else if has_type(&error, BAD_NONCE) {
-            Self::RejectedNonces
-        } else {
-            Self::Order(error.to_string())
-        }
-    }
-}
-
-/// The error, if it is an authority's refusal for a while.
-fn paused(error: &Error) -> Option<AcmeError> {
-    let Error::Other(cause) = error else { return None };
-    let RequestError::Paused { seconds, problem } = cause.downcast_ref()? else { return None };
-    Some(AcmeError::Paused { seconds: *seconds, problem: problem.clone() })
-}
-
-/// True if the authority reports a problem of this type.
-fn has_type(error: &Error, kind: &str) -> bool {
-    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(kind))
 }
 
 impl<'s> AcmeAccount<'s> {
@@ -429,28 +310,6 @@ fn identifier(certificate: &Certificate) -> Option<CertificateIdentifier<'_>> {
 fn external_key(settings: &AcmeSettings) -> Option<ExternalAccountKey> {
     let own = settings.external_account.as_ref()?;
     Some(ExternalAccountKey::new(own.key_id.to_string(), own.hmac_key.get()?))
-}
-
-fn directory_error(settings: &AcmeSettings, error: &str) -> AcmeError {
-    AcmeError::Directory { directory: settings.directory.clone(), error: error.to_owned() }
-}
-
-/// The error of a new account: the connection, or a refusal by the authority.
-fn account_error(settings: &AcmeSettings, error: &Error) -> AcmeError {
-    if let Some(paused) = paused(error) {
-        return paused;
-    }
-    match error {
-        Error::Other(cause) if cause.is::<RequestError>() => {
-            directory_error(settings, &error.to_string())
-        }
-        _ if has_type(error, BAD_NONCE) => AcmeError::RejectedNonces,
-        Error::Json(_) => directory_error(settings, &error.to_string()),
-        _ => {
-            let (directory, error) = (settings.directory.clone(), error.to_string());
-            AcmeError::Account { directory, error }
-        }
-    }
 }
 
 #[cfg(test)]
