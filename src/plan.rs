@@ -280,22 +280,22 @@ fn check_access(route: &Route, client: ClientAddress) -> Result<(), GatewayError
     }
 }
 
-/// The planned charges of `subject` to the limits of `route`.
+/// Adds the charges of `subject` to the limits of `route` to `charges`.
 #[inline]
-fn planned_charges(
+fn add_charges(
     route: &Route,
     subject: &Subject<'_>,
     context: ChargeContext<'_>,
-) -> Result<PlannedCharges, GatewayError> {
-    let mut charges = PlannedCharges::new();
+    charges: &mut PlannedCharges,
+) -> Result<(), GatewayError> {
     for (index, policy) in route.limits.iter().enumerate() {
-        policy.add_charges(index, subject, context, &mut charges).map_err(|error| match error {
+        policy.add_charges(index, subject, context, charges).map_err(|error| match error {
             ChargePlanError::PlanBlocked => GatewayError::PlanBlocked,
             ChargePlanError::OverrideBlocked => GatewayError::OverrideBlocked,
             error => GatewayError::UnreadableCharge(error),
         })?;
     }
-    Ok(charges)
+    Ok(())
 }
 
 /// The charges to the limits that a `status` route reports; they are never made. Empty for another route.

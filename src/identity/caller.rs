@@ -1,6 +1,6 @@
 //! The hash of a request's caller, for modules that only need to tell callers apart.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr, slice::from_ref};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -38,7 +38,7 @@ impl Caller {
         let mut tokens = SmallVec::new();
         let mut first = TokenHash::Missing;
         for source in subject.token_sources {
-            if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
+            if let Some(token) = token(from_ref(source), subject.headers)? {
                 let hash = hash_token(&token, secret) as u64;
                 if tokens.is_empty() {
                     first = TokenHash::Present(hash_token(&token, limits).into());
@@ -84,23 +84,21 @@ impl KeyPlan {
     ///
     /// # Errors
     /// A token source can be read in more than one way.
-    pub fn subjects<'r>(
+    pub fn subjects<'s, 'r>(
         &self,
-        subject: &Subject<'r>,
-    ) -> Result<SmallVec<[Subject<'r>; 1]>, AmbiguousValue> {
-        let mut subjects = SmallVec::new();
+        subject: &'s Subject<'r>,
+    ) -> Result<Cow<'s, [Subject<'r>]>, AmbiguousValue> {
+        let mut subjects = Vec::new();
         if subject.token_sources.len() > 1 && self.0.contains(&KeyPart::Token) {
             for source in subject.token_sources {
-                let token_sources = std::slice::from_ref(source);
+                let token_sources = from_ref(source);
                 if token(token_sources, subject.headers)?.is_some() {
                     subjects.push(Subject { token_sources, token_hash: None, ..*subject });
                 }
             }
         }
-        if subjects.is_empty() {
-            subjects.push(*subject);
-        }
-        Ok(subjects)
+        // Usually there is one, which is not copied.
+        Ok(if subjects.is_empty() { Cow::Borrowed(from_ref(subject)) } else { subjects.into() })
     }
 }
 

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use super::{
     AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView, Via,
+    add_charges,
     asked::{decide_asked, refuse_unrouted},
-    check_access, planned_charges, status_charges, target_key,
+    check_access, status_charges, target_key,
 };
 use crate::{
     error::GatewayError,
@@ -354,7 +355,8 @@ impl RoutePlan {
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
     ) -> Result<(), GatewayError> {
-        self.charges = planned_charges(route, subject, context)?;
+        self.charges.clear();
+        add_charges(route, subject, context, &mut self.charges)?;
         self.status_charges = status_charges(route, subject, context)?;
         self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
         Ok(())

@@ -245,14 +245,14 @@ impl LimitPolicy {
         charges: &mut PlannedCharges,
     ) -> Result<(), ChargePlanError> {
         let limit_index = u16::try_from(limit_index).unwrap_or(u16::MAX);
-        for subject in self.key.subjects(subject)? {
-            let key = Key(self.key.key(&subject, context.secret)?);
+        for subject in &*self.key.subjects(subject)? {
+            let key = Key(self.key.key(subject, context.secret)?);
             // Two token sources may carry the same token.
             if charges.iter().any(|other| other.limit_index == limit_index && other.key == key) {
                 continue;
             }
             let billing_day = subject.consumer.and_then(|consumer| consumer.billing_day);
-            let Some(quota) = self.quota_of(key, &subject, context)? else { continue };
+            let Some(quota) = self.quota_of(key, subject, context)? else { continue };
             charges.push(PlannedCharge { limit_index, key, cost, quota, billing_day });
         }
         Ok(())

@@ -172,7 +172,8 @@ fn the_end_of_a_body_is_sent_with_its_last_bytes() {
     let gateway = start(&upstream.target(), ORIGIN);
     let mut client = Http2Client::connect(gateway.address());
     // The longer ones are read in several pieces, however the client sends them.
-    for length in [1, 16_384, 30_000].into_iter().chain((0..20).map(|more| 300_000 + 9_000 * more)) {
+    for length in [1, 16_384, 30_000].into_iter().chain((0..20).map(|more| 300_000 + 9_000 * more))
+    {
         let response = client.ask("POST", "/", "", &vec![7; length]);
         assert_eq!(response.status, 200, "{length}");
         let frames = std::mem::take(&mut *flags.lock().expect("no panic"));

@@ -103,10 +103,10 @@ pub(super) fn limit_charges<'s>(
     for planned in charges {
         let Some(charge) = plan::charge_for(route, planned) else { continue };
         let key = &route.limits[usize::from(planned.limit_index)].key;
-        for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
-            let hashed = key.key(&subject, secret).map_err(GatewayError::Ambiguous)?;
+        for subject in &*key.subjects(subject).map_err(GatewayError::Ambiguous)? {
+            let hashed = key.key(subject, secret).map_err(GatewayError::Ambiguous)?;
             if Key(hashed) == planned.key {
-                let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
+                let values = key.display_values(subject).map_err(GatewayError::Ambiguous)?;
                 let policy = &route.limits[usize::from(planned.limit_index)];
                 limits.push(LimitCharge::new(policy, planned, charge, values));
                 break;

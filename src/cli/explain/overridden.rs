@@ -45,8 +45,8 @@ impl ExplainedOverrides {
         let mut found = Vec::new();
         let Some(at) = &self.at else { return Ok(found) };
         for policy in &route.limits {
-            for subject in policy.key.subjects(subject)? {
-                let key = Key(policy.key.key(&subject, self.secret)?);
+            for subject in &*policy.key.subjects(subject)? {
+                let key = Key(policy.key.key(subject, self.secret)?);
                 let Some(applied) = at.find(policy, key, subject.consumer) else { continue };
                 let (own, (kind, value)) = (&applied.own, applied.own.target.parts());
                 let until = own.until.map(crate::clock::StoreTime::as_unix_ms);
