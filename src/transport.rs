@@ -8,9 +8,11 @@
 //! | `kept_bytes` | [`KeptBytes`]: the first bytes of a body, which were read before they could be forwarded |
 //! | `client_stream` | [`ClientStream`]: the interface between a client connection and the gateway |
 //! | `http2_receiver` | [`Http2Receiver`]: the data of an HTTP/2 stream |
+//! | `frame_counter` | [`FrameCounter`]: the frames in the bytes of an HTTP/2 connection |
 //! | `tunnel` | [`Tunnel`]: the bytes of another protocol, after an upgrade |
 
 pub mod client_stream;
+pub mod frame_counter;
 pub mod http2_receiver;
 pub mod kept_bytes;
 pub mod read_buffer;
@@ -19,6 +21,7 @@ pub mod stream;
 pub mod tunnel;
 
 pub use client_stream::{BodyError, ClientStream, ClientStreamLayer};
+pub use frame_counter::{FrameCounter, FrameCounts};
 pub use http2_receiver::Http2Receiver;
 pub use kept_bytes::KeptBytes;
 pub use read_buffer::ReadBuffer;

@@ -35,7 +35,9 @@ use crate::{
     connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell},
     gateway::{Gateway, ListenerPurpose, Peer},
     http1::HeadBounds,
-    transport::{ClientStream, ReadBuffer, Transport, socket::yield_turn},
+    transport::{
+        ClientStream, ReadBuffer, Transport, frame_counter::MAX_EMPTY_FRAMES, socket::yield_turn,
+    },
 };
 
 /// Maximum number of streams open at once.
@@ -94,6 +96,8 @@ pub struct ClientHttp2Connection {
     /// Number of requests that the connection may still carry; `None` is unlimited.
     requests_left: Cell<Option<u32>>,
     flood: FloodDetector,
+    /// The empty DATA frames that the client has sent.
+    empty_frames: Cell<u64>,
     /// The time at which the client was asked to open no further streams.
     closing_since: Cell<Option<CoarseTime>>,
     /// Number of bytes of the heads of the open streams.
@@ -142,6 +146,7 @@ impl ClientHttp2Connection {
                 RequestSenders::OneClient => FloodDetector::of_client(),
                 RequestSenders::ManyClients => FloodDetector::of_proxy(),
             },
+            empty_frames: Cell::new(0),
             closing_since: Cell::new(None),
             head_bytes: Cell::new(0),
             message_bytes: Cell::new(0),
@@ -186,7 +191,9 @@ impl ClientHttp2Connection {
         let (mut is_over, mut is_flood) = (false, false);
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
-            self.flood.count_frames(self.coarse_clock.now(), turn.begin());
+            let frames = turn.begin();
+            self.flood.count_frames(self.coarse_clock.now(), frames);
+            self.empty_frames.set(self.empty_frames.get() + frames.empty);
             self.streams_left.set(MAX_STREAMS_PER_POLL);
             for _ in 0..MAX_ACCEPTS_PER_POLL {
                 if !is_over && self.close_if_due(&mut server) {
@@ -326,7 +333,8 @@ impl ClientHttp2Connection {
             return true;
         }
         let mode = self.state.close_mode();
-        let is_used_up = self.requests_left.get() == Some(0);
+        let is_used_up =
+            self.requests_left.get() == Some(0) || self.empty_frames.get() >= MAX_EMPTY_FRAMES;
         if (mode > CloseMode::KeepOpen || is_used_up) && self.closing_since.get().is_none() {
             self.closing_since.set(Some(self.state.now()));
             server.graceful_shutdown();

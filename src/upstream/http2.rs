@@ -3,8 +3,10 @@
 //! - `http2.rs`: the connections, and the places on them.
 //! - `exchange.rs`: one exchange: the request, and the head of its response.
 //! - `body.rs`: the bodies of the request and of the response.
+//! - `counted_transport.rs`: counts the empty frames of the server.
 
 mod body;
+mod counted_transport;
 mod exchange;
 
 use std::{
@@ -20,12 +22,16 @@ use h2::client::{Builder, SendRequest};
 use tokio::task::AbortHandle;
 
 pub use self::body::RequestLost;
+use self::counted_transport::CountedTransport;
 pub(super) use self::{
     body::Http2Body,
     exchange::{Http2Response, is_connection_lost, max_resends},
 };
 use super::endpoint::ConnectionGuard;
-use crate::{clock::CoarseClock, clock::CoarseTime, transport::Transport};
+use crate::{
+    clock::{CoarseClock, CoarseTime},
+    transport::{Transport, frame_counter::MAX_EMPTY_FRAMES},
+};
 
 /// Maximum number of bytes that a server may send ahead on one stream.
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -70,6 +76,8 @@ struct UpstreamHttp2Connection {
     streams: Cell<usize>,
     /// True if it takes no further exchanges: it has failed or is closing, or a response was late.
     is_retired: Cell<bool>,
+    /// The empty DATA frames that the server has sent.
+    empty_frames: Rc<Cell<u64>>,
     /// The time at which the last exchange ended.
     idle_since: Cell<CoarseTime>,
     driver: AbortHandle,
@@ -106,6 +114,8 @@ impl Http2Connections {
     ) -> io::Result<Http2Slot> {
         // A stream may be a tunnel.
         transport.enable_tcp_keepalive();
+        let transport = CountedTransport::new(transport);
+        let empty_frames = transport.empty_frames();
         let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -141,6 +151,7 @@ impl Http2Connections {
                 send,
                 streams: Cell::new(0),
                 is_retired: Cell::new(false),
+                empty_frames,
                 idle_since: Cell::new(coarse_clock.now()),
                 driver: driving.abort_handle(),
             }
@@ -155,8 +166,7 @@ impl Http2Connections {
         self.open.borrow_mut().retain(|connection| {
             let is_idle = connection.streams.get() == 0;
             let idle_time = now.saturating_sub(connection.idle_since.get());
-            let closes =
-                connection.is_retired.get() || is_idle && (limit == 0 || idle_time > limit);
+            let closes = connection.is_over() || is_idle && (limit == 0 || idle_time > limit);
             if closes {
                 let driver = connection.driver.clone();
                 let connection = Rc::downgrade(connection);
@@ -189,7 +199,13 @@ impl Closing {
 
 impl UpstreamHttp2Connection {
     fn has_room(&self) -> bool {
-        !self.is_retired.get() && self.streams.get() < self.max_streams()
+        !self.is_over() && self.streams.get() < self.max_streams()
+    }
+
+    /// True if it takes no further exchanges. The library would end it for too many empty frames, with the exchanges
+    /// that are in flight.
+    fn is_over(&self) -> bool {
+        self.is_retired.get() || self.empty_frames.get() >= MAX_EMPTY_FRAMES
     }
 
     /// Maximum number of concurrent exchanges.

@@ -6,7 +6,7 @@ use std::io::Write;
 use testkit::{
     gateway::Gateway,
     http2_client::{Http2Client, request},
-    http2_frames::{Outcome, RawHttp2, frame, kind, request as fields, settings},
+    http2_frames::{END_STREAM, Outcome, RawHttp2, frame, kind, request as fields, settings},
     upstream::Upstream,
 };
 use tidegate::clock::{Clock, StoreTime};
@@ -50,6 +50,29 @@ fn many_frames_without_content_end_the_connection() {
         let ended = send_until_ended(&mut many, 1000, |_| bytes.repeat(100));
         assert_eq!(ended, Some(Outcome::GoAway(CALM)), "{what}");
     }
+}
+
+/// The library ends a connection at its 101st empty DATA frame. Before that, the client is asked to open another one.
+#[test]
+fn empty_data_asks_for_another_connection_and_loses_no_request() {
+    let gateway = start(&Upstream::hello());
+    let mut client = RawHttp2::connect(gateway.address());
+    let mut asked_at = None;
+    for number in 0..60 {
+        let stream = 2 * number + 1;
+        client.headers(stream, &fields("POST", "/"), false);
+        client.frame(kind::DATA, 0, stream, b"").frame(kind::DATA, END_STREAM, stream, b"a");
+        loop {
+            let received = client.read_frame().expect("a response");
+            if received.kind == kind::GOAWAY {
+                assert_eq!(received.payload[4..8], [0; 4], "an orderly one");
+                asked_at.get_or_insert(number);
+            } else if (received.kind, received.stream) == (kind::HEADERS, stream) {
+                break;
+            }
+        }
+    }
+    assert!(asked_at.is_some_and(|number| (45..55).contains(&number)), "{asked_at:?}");
 }
 
 #[test]

@@ -183,6 +183,27 @@ fn the_end_of_a_body_is_sent_with_its_last_bytes() {
     }
 }
 
+/// The library ends a connection at its 101st empty DATA frame, with all exchanges.
+#[test]
+fn empty_data_of_a_server_loses_no_response() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    let upstream = raw_upstream(move |raw, number| {
+        counted.fetch_max(number + 1, SeqCst);
+        while let Some(stream) = read_request(raw) {
+            raw.frame(kind::HEADERS, END_HEADERS, stream, &[0x88]);
+            raw.frame(kind::DATA, 0, stream, b"").frame(kind::DATA, END_STREAM, stream, b"ok");
+        }
+    });
+    let gateway = start(&upstream.target(), NO_RETRIES);
+    let mut client = Http2Client::connect(gateway.address());
+    for number in 0..300 {
+        let response = client.ask("GET", "/", "", b"");
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"), "{number}");
+    }
+    assert!((6..8).contains(&connections.load(SeqCst)), "{connections:?}");
+}
+
 #[test]
 fn responses_without_a_body_are_passed_on() {
     let upstream = Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {

@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use super::input::FrameCounts;
-use crate::clock::CoarseTime;
+use crate::{clock::CoarseTime, transport::FrameCounts};
 
 /// Number of streams in a second below which resets are not a flood.
 const MIN_STREAMS: u32 = 500;
@@ -83,7 +82,7 @@ impl FloodDetector {
     /// than the content in both directions allows (CVE-2019-9511, 9512, 9513, 9515).
     pub(super) fn is_detected(&self) -> bool {
         let (accepted, reset) = (self.accepted.get(), self.reset.get());
-        let FrameCounts { content, control } = self.received.get();
+        let FrameCounts { content, control, .. } = self.received.get();
         let explained = content * MAX_CONTROL_PER_CONTENT + self.sent.get() / BYTES_PER_CONTROL;
         accepted >= self.min_streams && reset > accepted / 2
             || control > explained + MIN_CONTROL_FRAMES
@@ -121,7 +120,7 @@ mod tests {
         let flood = FloodDetector::of_client();
         let count = |now_ms, control, content, sent| {
             let now = CoarseTime::from_ms(now_ms);
-            flood.count_frames(now, FrameCounts { content, control });
+            flood.count_frames(now, FrameCounts { content, control, empty: 0 });
             flood.count_sent(now, sent);
             flood.is_detected()
         };

@@ -1,11 +1,9 @@
 //! [`PrefixedStream`]: an HTTP/2 client's bytes. The bytes that were read before the protocol was known come first.
-//! Each poll of the connection's task (a turn) reads a bounded number of bytes, and counts the frames in them (RFC
-//! 9113, 4.1).
+//! Each poll of the connection's task (a turn) reads a bounded number of bytes, and counts the frames in them.
 
 use std::{
     cell::Cell,
     io,
-    ops::Add,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
@@ -13,7 +11,9 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::transport::{ReadBuffer, SharedSocket, Transport, socket::yield_turn};
+use crate::transport::{
+    FrameCounter, FrameCounts, ReadBuffer, SharedSocket, Transport, socket::yield_turn,
+};
 
 /// Number of bytes after which a task yields to others.
 const MAX_TURN_BYTES: usize = 32 * 1024;
@@ -21,12 +21,6 @@ const MAX_TURN_BYTES: usize = 32 * 1024;
 const MAX_SMALL_FRAME_TURN_BYTES: usize = 4 * 1024;
 /// Average size, in bytes, below which frames are small.
 const SMALL_FRAME: usize = 256;
-/// The length of a frame's header, in bytes.
-const HEADER: usize = 9;
-/// The length of the bytes before the first frame (RFC 9113, 3.4).
-const PREFACE: usize = 24;
-/// The types of the frames that carry content: DATA and HEADERS.
-const CONTENT: [u8; 2] = [0, 1];
 
 /// A client's stream, preceded by bytes that were already read. After too many bytes in one turn, the next
 /// read yields, so that a flood of small frames does not delay other connections.
@@ -85,7 +79,7 @@ impl PrefixedStream {
     /// A stream that returns `already_read` first.
     pub(super) fn new(already_read: ReadBuffer, transport: Transport) -> Self {
         let socket = Rc::new(SharedSocket::new(transport));
-        Self { already_read, socket, counter: FrameCounter::default(), budget: Rc::default() }
+        Self { already_read, socket, counter: FrameCounter::of_client(), budget: Rc::default() }
     }
 
     /// The read budget. The reading task has to begin a turn at each poll.
@@ -162,69 +156,8 @@ impl AsyncWrite for PrefixedStream {
     }
 }
 
-/// Numbers of frames.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct FrameCounts {
-    /// Frames of heads and bodies: HEADERS and DATA.
-    pub(super) content: u64,
-    /// Other frames, such as PING and SETTINGS.
-    pub(super) control: u64,
-}
-
-impl Add for FrameCounts {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        let (content, control) = (self.content + other.content, self.control + other.control);
-        Self { content, control }
-    }
-}
-
-/// Finds the frames in a stream of bytes.
-#[derive(Debug)]
-struct FrameCounter {
-    /// Number of bytes to skip: the preface, or the rest of a payload.
-    skipped: usize,
-    /// The arrived bytes of the next header.
-    header: [u8; HEADER],
-    length: usize,
-}
-
-impl Default for FrameCounter {
-    fn default() -> Self {
-        Self { skipped: PREFACE, header: [0; HEADER], length: 0 }
-    }
-}
-
-impl FrameCounter {
-    /// The frames whose headers end in the next `bytes`.
-    fn count(&mut self, mut bytes: &[u8]) -> FrameCounts {
-        let mut counts = FrameCounts::default();
-        while !bytes.is_empty() {
-            let skipped = self.skipped.min(bytes.len());
-            self.skipped -= skipped;
-            bytes = &bytes[skipped..];
-            let taken = (HEADER - self.length).min(bytes.len());
-            self.header[self.length..self.length + taken].copy_from_slice(&bytes[..taken]);
-            self.length += taken;
-            bytes = &bytes[taken..];
-            if self.length == HEADER {
-                let [high, middle, low, kind, ..] = self.header;
-                self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
-                self.length = 0;
-                let is_content = CONTENT.contains(&kind);
-                counts.content += u64::from(is_content);
-                counts.control += u64::from(!is_content);
-            }
-        }
-        counts
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -232,7 +165,7 @@ mod tests {
         let turn = ReadBudget::default();
         let read = |bytes: usize, content| {
             turn.left.set(turn.left.get().saturating_sub(bytes));
-            turn.frames.set(FrameCounts { content, control: 0 });
+            turn.frames.set(FrameCounts { content, ..FrameCounts::default() });
             turn.begin();
             turn.left.get()
         };
@@ -242,33 +175,5 @@ mod tests {
         assert_eq!(read(16_000, 0), MAX_TURN_BYTES, "within a frame");
         assert_eq!(read(1_000, 10), MAX_SMALL_FRAME_TURN_BYTES, "small frames");
         assert_eq!(read(0, 0), MAX_SMALL_FRAME_TURN_BYTES, "nothing was read");
-    }
-
-    proptest! {
-        #[test]
-        fn frames_are_counted_however_their_bytes_arrive(
-            frames in prop::collection::vec((0_u8..12, 0_usize..40), 0..20),
-            sizes in prop::collection::vec(1_usize..30, 1..20),
-        ) {
-            let mut bytes = vec![0xff; PREFACE];
-            for (kind, length) in &frames {
-                bytes.extend([0, 0, *length as u8, *kind, 0, 0, 0, 0, 1]);
-                bytes.resize(bytes.len() + length, 0xff);
-            }
-            let content = frames.iter().filter(|(kind, _)| *kind < 2).count() as u64;
-            let expected = FrameCounts { content, control: frames.len() as u64 - content };
-            prop_assert_eq!(FrameCounter::default().count(&bytes), expected);
-            let (mut counter, mut counts) = (FrameCounter::default(), FrameCounts::default());
-            let mut rest = &bytes[..];
-            for size in sizes.iter().cycle() {
-                let (piece, after) = rest.split_at((*size).min(rest.len()));
-                counts = counts + counter.count(piece);
-                rest = after;
-                if rest.is_empty() {
-                    break;
-                }
-            }
-            prop_assert_eq!(counts, expected);
-        }
     }
 }
