@@ -195,7 +195,7 @@ impl Fields {
     /// at once.
     pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8]) -> bool) {
         let mut run: Range<usize> = 0..0;
-        for span in self.spans.iter() {
+        for span in &self.spans {
             if !keep(self.name(span)) {
                 continue;
             }
@@ -294,7 +294,7 @@ impl FieldSink for Vec<u8> {
 
 impl FieldSink for Fields {
     fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
-        for span in fields.spans.iter() {
+        for span in &fields.spans {
             let name = fields.name(span);
             if keep(name) {
                 self.push_field(name, fields.value(span));

@@ -48,8 +48,8 @@ pub(super) struct UpstreamHttp1Connection {
 
 impl UpstreamHttp1Connection {
     /// A connection over a connected socket, counted by `guard`.
-    pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Box<Self> {
-        Box::new(Self {
+    pub(super) fn new(socket: SharedSocket, guard: ConnectionGuard) -> Self {
+        Self {
             socket,
             _guard: guard,
             buffer: ReadBuffer::default(),
@@ -59,7 +59,7 @@ impl UpstreamHttp1Connection {
             idle_since: CoarseTime::ZERO,
             is_reused: false,
             is_upgraded: false,
-        })
+        }
     }
 
     /// True if another exchange may start: the upstream has neither closed the connection nor sent

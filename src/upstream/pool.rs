@@ -285,10 +285,8 @@ impl Pool {
             self.endpoint.set_streams(slot.max_streams());
             return Ok(UpstreamConnection::Http2(slot));
         }
-        Ok(UpstreamConnection::Http1(UpstreamHttp1Connection::new(
-            SharedSocket::new(transport),
-            guard,
-        )))
+        let connection = UpstreamHttp1Connection::new(SharedSocket::new(transport), guard);
+        Ok(UpstreamConnection::Http1(Box::new(connection)))
     }
 
     async fn connect_socket(&self, client: ProxiedClient) -> io::Result<RawSocket> {
