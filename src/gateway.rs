@@ -332,7 +332,7 @@ impl Gateway {
             return self.respond_to_challenge(peer, head, client, body);
         }
         let mut request = self.begin(self.rules(), peer, head, client);
-        // Used where it is, because a copy of it costs as much as a step.
+        // It is large, so it is changed in place and never moved.
         let mut decision = self.decide(&request.ledger.rules, peer, &request.head);
         self.apply_decision(peer, &mut request, &mut decision);
         let next = &mut decision.next;

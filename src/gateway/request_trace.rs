@@ -11,13 +11,16 @@ pub(super) struct RequestTracing(Option<Box<DecidedTrace>>);
 /// The trace of a request, and the queue for its spans.
 struct DecidedTrace {
     decision: SamplingDecision,
-    queue: Arc<TraceQueue>,
+    /// `None` if the request is not sampled.
+    queue: Option<Arc<TraceQueue>>,
 }
 
 impl RequestTracing {
     /// The trace by `decision`, whose spans go to `queue`.
     pub(super) fn new(decision: SamplingDecision, queue: &Arc<TraceQueue>) -> Self {
-        Self(Some(Box::new(DecidedTrace { decision, queue: Arc::clone(queue) })))
+        let is_sampled = matches!(decision, SamplingDecision::Sampled(_));
+        let queue = is_sampled.then(|| Arc::clone(queue));
+        Self(Some(Box::new(DecidedTrace { decision, queue })))
     }
 
     /// The trace of a sampled request.
@@ -42,7 +45,7 @@ impl RequestTracing {
     pub(super) fn take_sampled(&mut self) -> Option<(Box<RequestTrace>, Arc<TraceQueue>)> {
         let DecidedTrace { decision, queue } = *self.0.take()?;
         match decision {
-            SamplingDecision::Sampled(trace) => Some((trace, queue)),
+            SamplingDecision::Sampled(trace) => Some((trace, queue?)),
             SamplingDecision::Forwarded | SamplingDecision::Unsampled(_) => None,
         }
     }

@@ -222,8 +222,8 @@ pub enum TokenHash {
     Present(SplitHash),
 }
 
-/// A hash of 128 bits in two words. A `u128` aligns what contains it to 16 bytes, and the allocator takes 180 more
-/// instructions for the context of a request then.
+/// A hash of 128 bits in two words. A `u128` would align the context of a request to 16 bytes, for which the allocator
+/// needs 180 more instructions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SplitHash {
     high: u64,

@@ -6,11 +6,13 @@ use std::ops::Add;
 const HEADER: usize = 9;
 /// The length of the bytes before a client's first frame (RFC 9113, 3.4).
 const PREFACE: usize = 24;
-/// The type of DATA, and that of HEADERS.
+/// A frame type (RFC 9113, 6.1).
 const DATA: u8 = 0;
+/// A frame type (RFC 9113, 6.2).
 const HEADERS: u8 = 1;
-/// The flag of the last frame of a stream, and that of a frame with padding.
+/// The flag of the last frame that an endpoint sends on a stream.
 const END_STREAM: u8 = 1;
+/// The flag of a frame with padding, whose length is the first byte of the payload.
 const PADDED: u8 = 8;
 
 /// Number of empty DATA frames after which a connection should take no further streams. The library ends a connection,
@@ -77,7 +79,7 @@ impl FrameCounter {
                 self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
                 self.length = 0;
                 let is_content = matches!(kind, DATA | HEADERS);
-                // The padding is read only if it arrived with the header: then the frame counts once too little.
+                // If the length of the padding has not arrived with the header, the frame does not count as empty.
                 let padding = bytes.first().filter(|_| flags & PADDED != 0);
                 let padding = padding.map_or(0, |length| 1 + usize::from(*length));
                 let is_empty = kind == DATA && flags & END_STREAM == 0 && self.skipped == padding;

@@ -60,7 +60,7 @@ pub struct PoolTable {
 
 /// A connection on which an exchange may start.
 pub(super) enum UpstreamConnection {
-    /// An HTTP/1.1 connection. In a box, because a request moves it many times.
+    /// An HTTP/1.1 connection. Boxed, because a request moves it many times.
     Http1(Box<UpstreamHttp1Connection>),
     /// A place on an HTTP/2 connection.
     Http2(Http2Slot),

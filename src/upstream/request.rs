@@ -48,7 +48,7 @@ pub struct OutgoingRequest {
     written: usize,
     /// The body's framing.
     length: BodyLength,
-    /// The body, until it was read to its end. In a box, so that a request without one is small.
+    /// The body, until it was read to its end. Boxed, because most requests have none.
     body: Option<Box<UnreadBody>>,
     /// True once a part of the body was read from the client.
     body_started: bool,

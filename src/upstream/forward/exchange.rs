@@ -21,7 +21,7 @@ use crate::{
 /// A response's head, and the source of its body.
 pub(super) enum Exchanged {
     Http1(ResponseHead, Box<UpstreamHttp1Connection>),
-    /// In a box, so that the responses of HTTP/1 do not have its size.
+    /// Boxed, because it is larger than a response of HTTP/1.
     Http2(Box<Http2Response>, Http2Slot),
 }
 
