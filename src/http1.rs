@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
+//! | `controls`, `blocks` | the search for line ends and other control characters, many bytes at a time |
 //! | `described` | [`DescribedRequest`]: a request that a proxy describes in the fields of another one |
 //! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: their destination |
 //! | `header_map` | fields as the HTTP/2 library's map |
@@ -32,10 +33,12 @@
 //! # Ok::<(), FramingError>(())
 //! ```
 
+mod blocks;
 pub mod body;
 pub mod buffer;
 mod characters;
 pub mod chunked;
+mod controls;
 mod described;
 pub mod error;
 pub mod fields;
@@ -48,7 +51,7 @@ pub mod upgrade;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::Buffer;
-pub use characters::{has_upper_case, is_foldable, is_same_name};
+pub use characters::{is_foldable, is_same_name};
 pub use described::{DescribedRequest, DescriptionError, RequestDescription, is_valid_field};
 pub use error::FramingError;
 pub use fields::{FieldSink, Fields};

@@ -1,27 +1,19 @@
 //! The byte classes of a head's grammar. Pure.
 
-/// The offset of the first control character in `bytes` at or after `from`; tabs are not searched. The length of
-/// `bytes` if there is none. Tests eight bytes at a time.
-pub(super) fn find_control(bytes: &[u8], from: usize) -> usize {
-    let (words, rest) = bytes[from..].as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let found = controls(u64::from_le_bytes(*word));
-        if found != 0 {
-            return from + 8 * index + found.trailing_zeros() as usize / 8;
-        }
-    }
-    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    rest.iter().position(is_control).map_or(bytes.len(), |at| bytes.len() - rest.len() + at)
+use wide::u8x16;
+
+use super::blocks::{Matches, at_most, equal, find, in_range};
+
+/// The control characters of a block. Tabs are left out.
+#[inline]
+pub(super) fn controls(block: u8x16) -> Matches {
+    at_most(block, 0x1f) & !equal(block, b'\t') | equal(block, 0x7f)
 }
 
-/// The highest bit of each byte that is a control character other than a tab.
-fn controls(word: u64) -> u64 {
-    // No sum carries into the next byte, because the highest bit of each byte is clear.
-    let low = word & !TOPS;
-    let printable = low + ONES * 0x60;
-    let delete = low + ONES;
-    let not_tab = (low ^ (ONES * u64::from(b'\t'))) + ONES * 0x7f;
-    (!printable | delete) & not_tab & !word & TOPS
+/// True if `bytes` has a control character other than a tab.
+#[inline]
+pub(super) fn has_control(bytes: &[u8]) -> bool {
+    find(bytes, b' ', controls).is_some()
 }
 
 /// The bytes of a word, each repeated for a computation on all eight at once.
@@ -29,75 +21,56 @@ const ONES: u64 = u64::from_le_bytes([1; 8]);
 /// The highest bit of each byte of a word.
 const TOPS: u64 = ONES * 0x80;
 
-/// The highest bit of each byte of `low` in `first..=last`. The highest bit of each byte of `low` is clear, so no sum
-/// carries into the next byte.
-const fn in_range(low: u64, first: u8, last: u8) -> u64 {
-    let not_below = low + ONES * (0x80 - first as u64);
-    let above = low + ONES * (0x7f - last as u64);
-    not_below & !above & TOPS
-}
-
 /// The highest bit of each byte that is an ASCII letter.
 fn letters(word: u64) -> u64 {
-    in_range((word | (ONES * 0x20)) & !TOPS, b'a', b'z') & !word
+    // The highest bit of each byte is clear, so no sum carries into the next byte.
+    let low = (word | (ONES * 0x20)) & !TOPS;
+    let from_a = low + ONES * (0x80 - u64::from(b'a'));
+    let beyond_z = low + ONES * (0x7f - u64::from(b'z'));
+    from_a & !beyond_z & !word & TOPS
 }
 
-/// The length of the run of letters, digits and dashes at the start of `bytes`, as far as whole words of eight bytes
-/// show it. The bytes after it may continue the run.
+/// The letters, digits and dashes of a block.
 #[inline]
-fn plain_run(bytes: &[u8]) -> usize {
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let low = word & !TOPS;
-        let others = in_range(low, b'0', b'9') | in_range(low, b'-', b'-');
-        let end = !(letters(word) | others & !word) & TOPS;
-        if end != 0 {
-            return 8 * index + end.trailing_zeros() as usize / 8;
-        }
+pub(super) fn plain(block: u8x16) -> Matches {
+    // Nothing but a letter becomes a letter by the bit of a letter's case.
+    let letters = in_range(block | u8x16::splat(0x20), b'a', b'z');
+    letters | in_range(block, b'0', b'9') | equal(block, b'-')
+}
+
+/// True if `name` is the field name `known`, apart from the case of letters.
+// Inline, so that the letters of a constant `known` are known when it is compiled.
+#[inline(always)]
+pub fn is_same_name(name: &[u8], known: &[u8]) -> bool {
+    if name.len() != known.len() {
+        return false;
     }
-    bytes.len() - rest.len()
-}
-
-/// True if `bytes` has an ASCII letter in upper case.
-#[inline]
-pub fn has_upper_case(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let upper = words.iter().fold(0, |upper, word| {
-        let word = u64::from_le_bytes(*word);
-        upper | in_range(word & !TOPS, b'A', b'Z') & !word
-    });
-    upper != 0 || rest.iter().any(u8::is_ascii_uppercase)
-}
-
-/// True if the field names `a` and `b` are the same: they differ at most in the case of their letters.
-#[inline]
-pub fn is_same_name(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && has_same_letters(a, b)
-}
-
-/// As [`is_same_name`], of names of the same length.
-fn has_same_letters(a: &[u8], b: &[u8]) -> bool {
-    let (a_words, a_rest) = a.as_chunks::<8>();
-    let (b_words, b_rest) = b.as_chunks::<8>();
-    a_words.iter().zip(b_words).all(|(a, b)| is_same_word(*a, *b))
-        && match (a_rest.as_chunks::<4>(), b_rest.as_chunks::<4>()) {
-            (([a], a_rest), ([b], b_rest)) => {
-                is_same_word(widened(*a), widened(*b)) && a_rest.eq_ignore_ascii_case(b_rest)
-            }
-            _ => a_rest.eq_ignore_ascii_case(b_rest),
+    if let (Some(end), Some(known_end)) = (name.last_chunk(), known.last_chunk()) {
+        let (words, known_words) = (name.as_chunks().0, known.as_chunks().0);
+        // The last word may overlap the one before it.
+        return is_same_word(*end, *known_end)
+            && words.iter().zip(known_words).all(|(word, known)| is_same_word(*word, *known));
+    }
+    match (name.first_chunk(), name.last_chunk(), known.first_chunk(), known.last_chunk()) {
+        (Some(begin), Some(end), Some(known_begin), Some(known_end)) => {
+            is_same_word(joined(*begin, *end), joined(*known_begin, *known_end))
         }
+        _ => name.eq_ignore_ascii_case(known),
+    }
 }
 
-fn widened([a, b, c, d]: [u8; 4]) -> [u8; 8] {
-    [a, b, c, d, 0, 0, 0, 0]
+/// Two parts of a name with four to seven letters, which may overlap.
+#[inline(always)]
+fn joined([a, b, c, d]: [u8; 4], [e, f, g, h]: [u8; 4]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
 }
 
-fn is_same_word(a: [u8; 8], b: [u8; 8]) -> bool {
-    let (a, b) = (u64::from_le_bytes(a), u64::from_le_bytes(b));
+#[inline(always)]
+fn is_same_word(word: [u8; 8], known: [u8; 8]) -> bool {
+    let (word, known) = (u64::from_le_bytes(word), u64::from_le_bytes(known));
     // The bit of a letter's case, where the letter's own highest bit was.
-    let case = letters(a) >> 2;
-    (a ^ b) & !case == 0
+    let case = letters(known) >> 2;
+    (word ^ known) & !case == 0
 }
 
 /// True if `bytes` is a token: RFC 9110, 5.6.2.
@@ -107,7 +80,7 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
 
 /// The length of the run of token bytes at the start of `bytes`.
 pub(super) fn token_length(bytes: &[u8]) -> usize {
-    let start = plain_run(bytes);
+    let start = find(bytes, b'a', |block| !plain(block)).unwrap_or(bytes.len());
     let rest = &bytes[start..];
     start + rest.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(rest.len())
 }
@@ -121,6 +94,16 @@ pub fn is_foldable(name: &[u8]) -> bool {
 
 pub(super) fn is_token_byte(byte: u8) -> bool {
     CLASS[usize::from(byte)] & NOT_TOKEN == 0
+}
+
+/// True if each of `bytes` is allowed in a request target: see [`is_target_byte`].
+pub(super) fn are_target_bytes(bytes: &[u8]) -> bool {
+    let odd = find(bytes, b'a', |block| {
+        let marks =
+            equal(block, b'#') | equal(block, b'<') | equal(block, b'>') | equal(block, b'\\');
+        at_most(block, b' ') | in_range(block, 0x7f, 0xff) | marks
+    });
+    odd.is_none()
 }
 
 /// True if `byte` is allowed in a request target. Browsers send some characters that RFC 3986 excludes;
@@ -161,19 +144,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_control_character_is_found(
-            mut line in prop::collection::vec(0x20..=0xff_u8, 1..60),
-            controls in prop::collection::vec((any::<prop::sample::Index>(), 0..=0x7f_u8), 0..4),
-            from: prop::sample::Index,
+        fn control_characters_are_noticed(
+            mut bytes in prop::collection::vec(0x20..=0xff_u8, 0..60), at: prop::sample::Index, byte in 0..=0x7f_u8,
         ) {
-            for (at, byte) in controls {
-                let at = at.index(line.len());
-                line[at] = byte;
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
             }
-            let from = from.index(line.len());
             let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-            let wanted = line[from..].iter().position(is_control).map_or(line.len(), |at| from + at);
-            prop_assert_eq!(find_control(&line, from), wanted);
+            prop_assert_eq!(has_control(&bytes), bytes.iter().any(is_control));
         }
 
         #[test]
@@ -194,18 +173,22 @@ mod tests {
         }
 
         #[test]
-        fn upper_case_is_found(bytes: Vec<u8>, name in "[a-z0-9.-]{0,20}") {
-            prop_assert_eq!(has_upper_case(&bytes), bytes.iter().any(u8::is_ascii_uppercase));
-            prop_assert!(!has_upper_case(name.as_bytes()));
+        fn bytes_of_targets_are_recognised(
+            mut target in "[!-~]{0,40}".prop_map(String::into_bytes), at: prop::sample::Index, byte: u8,
+        ) {
+            target.retain(|byte| is_target_byte(*byte));
+            prop_assert!(are_target_bytes(&target));
+            if !target.is_empty() {
+                let at = at.index(target.len());
+                target[at] = byte;
+                prop_assert_eq!(are_target_bytes(&target), is_target_byte(byte));
+            }
         }
 
         #[test]
         fn tokens_end_at_the_first_other_byte(bytes in prop::collection::vec(prop_oneof![
             6 => prop_oneof![b'a'..=b'z', b'A'..=b'Z', b'0'..=b'9', Just(b'-')], 1 => any::<u8>(),
         ], 0..40)) {
-            let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-            let run = bytes.iter().position(|byte| !plain(byte)).unwrap_or(bytes.len());
-            prop_assert!(plain_run(&bytes) == run || plain_run(&bytes) == run / 8 * 8);
             let token = bytes.iter().position(|byte| !is_token_byte(*byte)).unwrap_or(bytes.len());
             prop_assert_eq!(token_length(&bytes), token);
         }

@@ -3,7 +3,7 @@
 //! It accepts less than RFC 9112, 7.1 allows: no white space outside quoted values, CR LF only, and
 //! bounded extensions and trailers. So all recipients read an accepted body alike.
 
-use super::{characters::is_token_byte, error::FramingError, head::split_name};
+use super::{characters::is_token_byte, error::FramingError, head::name_length};
 
 /// The maximum length of one chunk's extensions, in bytes.
 const MAX_EXTENSION: u32 = 1024;
@@ -202,8 +202,8 @@ impl ChunkedDecoder {
         if line.is_empty() {
             self.state = ChunkPosition::Done;
         } else {
-            let (name, rest) = split_name(line)?;
-            let value = rest.trim_ascii();
+            let (name, rest) = line.split_at(name_length(line)?);
+            let value = rest[1..].trim_ascii();
             sink(ChunkedPart::Trailer(name, value));
         }
         self.line.clear();

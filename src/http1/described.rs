@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 
 use super::{
     FramingError, RequestHead,
-    characters::{find_control, is_token},
+    characters::{has_control, is_token},
     fields::Fields,
     host,
     start_line::parse_method,
@@ -204,7 +204,7 @@ impl DescribedRequest {
 
 /// True if a message may have a field with this name and value.
 pub fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
-    let is_plain = find_control(value, 0) == value.len() && value.trim_ascii().len() == value.len();
+    let is_plain = !has_control(value) && value.trim_ascii().len() == value.len();
     is_token(name) && is_plain
 }
 

@@ -216,22 +216,6 @@ impl Fields {
         out.extend_from_slice(&self.bytes[run]);
     }
 
-    fn push_line(&mut self, name: &[u8], signature: NameSignature, value: &[u8]) {
-        let start = self.bytes.len();
-        self.bytes.reserve(name.len() + value.len() + 4);
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(b": ");
-        self.bytes.extend_from_slice(value);
-        self.bytes.extend_from_slice(b"\r\n");
-        self.spans.push(FieldSpan {
-            name: start as u32,
-            value: (start + name.len() + 2) as u32,
-            value_length: value.len() as u32,
-            end: NonZeroU32::new(self.bytes.len() as u32),
-            signature,
-        });
-    }
-
     fn name(&self, span: &FieldSpan) -> &[u8] {
         &self.bytes[span.name as usize..][..span.signature.length()]
     }
@@ -302,10 +286,21 @@ impl FieldSink for Fields {
         }
     }
 
-    // Inline, so that the signatures of constant names are constants.
+    // Inline, so that a constant name is copied by its length, and its signature is a constant.
     #[inline]
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
-        self.push_line(name, NameSignature::of(name), value);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(b": ");
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.spans.push(FieldSpan {
+            name: start as u32,
+            value: (start + name.len() + 2) as u32,
+            value_length: value.len() as u32,
+            end: NonZeroU32::new(self.bytes.len() as u32),
+            signature: NameSignature::of(name),
+        });
     }
 
     #[inline]

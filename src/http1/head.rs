@@ -14,7 +14,8 @@ use http::Method;
 use self::summary::FieldSummary;
 pub use self::{http2::StreamContent, summary::ConnectionOptions};
 use super::{
-    characters::{find_control, token_length},
+    characters::token_length,
+    controls::Controls,
     error::FramingError,
     fields::{FieldSpan, Fields, NameSignature},
     start_line::{RequestLine, StartLine, StatusLine, Version},
@@ -105,10 +106,12 @@ impl<S: StartLine> HeadParser<S> {
     /// # Errors
     /// The head is malformed, or exceeds its bounds.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingError> {
+        let mut controls = Controls::new(bytes, self.searched);
         loop {
-            let end = find_control(bytes, self.searched);
+            let end = controls.next().unwrap_or(bytes.len());
             match bytes.get(end..) {
-                Some([b'\r', b'\n', ..]) => {}
+                // Passes the line feed.
+                Some([b'\r', b'\n', ..]) => drop(controls.next()),
                 // The line is incomplete.
                 Some([] | [b'\r']) | None => {
                     self.searched = end;
@@ -122,14 +125,14 @@ impl<S: StartLine> HeadParser<S> {
             if end + 1 >= self.bounds.bytes {
                 return Err(self.size_error());
             }
-            let (line, offset) = (&bytes[self.line..end], self.line);
+            let line = self.line..end;
             (self.line, self.searched) = (end + 2, end + 2);
             if self.start.is_none() {
-                self.start = Some(S::parse(line)?);
+                self.start = Some(S::parse(&bytes[line])?);
             } else if line.is_empty() {
                 return Ok(Some(end + 2));
             } else {
-                self.parse_field(line, offset)?;
+                self.parse_field(bytes, line)?;
             }
         }
     }
@@ -150,12 +153,15 @@ impl<S: StartLine> HeadParser<S> {
         }
     }
 
-    /// Parses the field line at `offset`.
-    fn parse_field(&mut self, line: &[u8], offset: usize) -> Result<(), FramingError> {
+    /// Parses the field line `line` of the head in `bytes`.
+    fn parse_field(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), FramingError> {
         if self.fields.len() >= self.bounds.headers {
             return Err(FramingError::TooManyFields(self.bounds.headers));
         }
-        let (name, rest) = split_name(line)?;
+        // The bytes after the line cannot continue its name.
+        let length = name_length(&bytes[line.start..])?;
+        let (offset, line) = (line.start, &bytes[line]);
+        let (name, rest) = (&line[..length], &line[length + 1..]);
         // The usual case: one space, and no white space at the end.
         let (value, is_plain) = match rest {
             [b' ', value @ ..] if !has_outer_space(value) => (value, true),
@@ -351,13 +357,13 @@ impl ResponseHead {
     }
 }
 
-/// Splits a field line into its name and the rest after the colon.
-pub(super) fn split_name(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
+/// The length of the name at the start of a field line. A colon follows it.
+pub(super) fn name_length(line: &[u8]) -> Result<usize, FramingError> {
     let end = token_length(line);
     match (end, line.get(end)) {
         (0, Some(b' ' | b'\t')) => Err(FramingError::Folded),
         (end, _) if end > MAX_NAME => Err(FramingError::HeaderNameTooLong),
-        (end, Some(b':')) if end > 0 => Ok((&line[..end], &line[end + 1..])),
+        (end, Some(b':')) if end > 0 => Ok(end),
         _ => Err(FramingError::HeaderName),
     }
 }

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::{characters::is_token, error::FramingError, target::RequestTarget};
+use super::{error::FramingError, target::RequestTarget};
 
 /// The largest status code of a response.
 pub const MAX_STATUS: u16 = 599;
@@ -67,23 +67,39 @@ pub struct StatusLine {
 
 impl StartLine for RequestLine {
     fn parse(line: &[u8]) -> Result<Self, FramingError> {
-        let end = memchr::memchr(b' ', line).ok_or(FramingError::RequestLine)?;
+        let is_space = |byte: &u8| *byte == b' ';
+        let end = line.iter().position(is_space).ok_or(FramingError::RequestLine)?;
         let (method, rest) = (&line[..end], &line[end + 1..]);
-        let space = memchr::memchr(b' ', rest).ok_or(FramingError::RequestLine)?;
-        let method = parse_method(method)?;
-        let version = match &rest[space + 1..] {
-            b"HTTP/1.0" => Version::Http10,
-            // RFC 9110, 2.5: a higher minor version is read as the highest known one.
-            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => Version::Http11,
-            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-                if major.is_ascii_digit() && minor.is_ascii_digit() =>
-            {
-                return Err(FramingError::Version);
+        let Some(([target @ .., b' '], version)) = rest.split_last_chunk() else {
+            if rest.contains(&b' ') {
+                parse_method(method)?;
             }
-            _ => return Err(FramingError::RequestLine),
+            return Err(FramingError::RequestLine);
         };
-        let target = RequestTarget::parse(&rest[..space], end + 1, &method)?;
-        Ok(Self { method, target, version })
+        let method = parse_method(method)?;
+        let version = parse_version(version);
+        let parsed = version
+            .and_then(|version| Ok((RequestTarget::parse(target, end + 1, &method)?, version)));
+        match parsed {
+            Ok((target, version)) => Ok(Self { method, target, version }),
+            // The line has more than three words.
+            Err(_) if target.contains(&b' ') => Err(FramingError::RequestLine),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn parse_version(version: &[u8; 8]) -> Result<Version, FramingError> {
+    match version {
+        b"HTTP/1.0" => Ok(Version::Http10),
+        // RFC 9110, 2.5: a higher minor version is read as the highest known one.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => Ok(Version::Http11),
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            Err(FramingError::Version)
+        }
+        _ => Err(FramingError::RequestLine),
     }
 }
 
@@ -93,9 +109,10 @@ impl StartLine for RequestLine {
 /// It is no token, or has lower-case letters.
 pub(super) fn parse_method(method: &[u8]) -> Result<Method, FramingError> {
     // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on `POST`.
-    if !is_token(method) || method.iter().any(u8::is_ascii_lowercase) {
+    if method.iter().any(u8::is_ascii_lowercase) {
         return Err(FramingError::Method);
     }
+    // Accepts tokens only.
     Method::from_bytes(method).map_err(|_| FramingError::Method)
 }
 

@@ -4,7 +4,12 @@ use std::ops::Range;
 
 use http::Method;
 
-use super::{characters::is_target_byte, error::FramingError, host};
+use super::{
+    blocks::{equal, find},
+    characters::{are_target_bytes, is_target_byte},
+    error::FramingError,
+    host,
+};
 
 /// A request target, as byte ranges of the head.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -74,7 +79,7 @@ impl RequestTarget {
 
     /// Splits `bytes`, which are at `span` in the head, into path and query.
     fn with_path(form: Form, bytes: &[u8], span: Range<usize>) -> Self {
-        match memchr::memchr(b'?', bytes) {
+        match find(bytes, b'a', |block| equal(block, b'?')) {
             Some(mark) => {
                 let mark = span.start + mark;
                 Self { form, path: span.start..mark, query: Some(mark + 1..span.end) }
@@ -92,6 +97,9 @@ pub fn is_origin_form(bytes: &[u8]) -> bool {
 /// True if each byte is allowed in a target. A `\` is allowed only in the query, where browsers send it: in a path,
 /// some servers read it as a slash.
 fn has_valid_bytes(target: &[u8]) -> bool {
+    if are_target_bytes(target) {
+        return true;
+    }
     let Some(odd) = target.iter().position(|byte| !is_target_byte(*byte)) else { return true };
     let is_query_byte = |byte: &u8| is_target_byte(*byte) || *byte == b'\\';
     target[..odd].contains(&b'?') && target[odd..].iter().all(is_query_byte)

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, net::Ipv6Addr};
 
 use crate::{
-    http1::{Fields, has_upper_case},
+    http1::{Fields, host::BareHost},
     route::normalize::is_routed_as,
 };
 
@@ -38,9 +38,9 @@ fn normal_bytes(value: &[u8]) -> Cow<'_, [u8]> {
         let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED);
         return Cow::Owned(format!("[{address}]").into_bytes());
     }
-    let name = &value[..memchr::memchr(b':', value).unwrap_or(value.len())];
+    let BareHost { name, has_upper_case } = BareHost::of(value);
     let name = name.strip_suffix(b".").unwrap_or(name);
-    if has_upper_case(name) { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
+    if has_upper_case { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
 }
 
 /// The path to forward: the normalized `path` without the segments of the route's `strip_prefix`, whose

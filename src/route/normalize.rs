@@ -69,10 +69,10 @@ pub fn normalize(path: &str, slashes: Slashes) -> Result<Cow<'_, str>, PathError
 /// assert_eq!(routed_form("/a%2Fb%20c", Slashes::Merge), "/a%2Fb%20c");
 /// ```
 pub fn routed_form(path: &str, slashes: Slashes) -> Cow<'_, str> {
-    let path = without_parameters(path, slashes);
-    if memchr::memchr(b'%', path.as_bytes()).is_none() {
-        return path;
+    if memchr::memchr2(b';', b'%', path.as_bytes()).is_none() {
+        return Cow::Borrowed(path);
     }
+    let path = without_parameters(path, slashes);
     let mut out = String::with_capacity(path.len());
     let mut rest = &*path;
     while let Some(unit) = Unit::first(rest) {

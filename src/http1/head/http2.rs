@@ -8,7 +8,7 @@ use http::{Method, request::Parts};
 
 use super::{BodyLength, FieldSummary, HeadBounds, RequestHead};
 use crate::http1::{
-    Version, characters::find_control, characters::is_token, error::FramingError, fields::Fields,
+    Version, characters::has_control, characters::is_token, error::FramingError, fields::Fields,
     host, target::RequestTarget, upgrade::is_tunnelled,
 };
 
@@ -164,7 +164,7 @@ fn is_connection_field(name: &str) -> bool {
 
 /// Rejects a value that HTTP/1 would read as another value or message: RFC 9113, 8.2.1.
 fn check_value(value: &[u8]) -> Result<&[u8], FramingError> {
-    if find_control(value, 0) < value.len() || value.trim_ascii().len() != value.len() {
+    if has_control(value) || value.trim_ascii().len() != value.len() {
         return Err(FramingError::Control);
     }
     Ok(value)
