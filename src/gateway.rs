@@ -26,7 +26,8 @@
 //! - `acme_challenge.rs`: responses to an authority that checks a domain.
 //! - `cors.rs`: the CORS header fields.
 //! - `compress.rs`: decides if a response is compressed.
-//! - `draft_response.rs`, `finish.rs`, `response.rs`, `date.rs`: the response; `decision_log.rs`: logs the decisions.
+//! - `draft_response.rs`, `finish.rs`, `response.rs`, `response_header.rs`, `date.rs`: the response;
+//!   `decision_log.rs`: logs the decisions.
 //! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod acme_challenge;
@@ -66,6 +67,7 @@ mod rate_limit_service;
 mod request_id;
 mod request_trace;
 mod response;
+mod response_header;
 mod rules;
 mod settled_report;
 mod settlement;
@@ -93,6 +95,7 @@ use self::{
     ledger::{AccessLogger, Arrival},
     mirror::Mirrors,
     request_id::{RequestId, RequestIds},
+    response_header::ResponseHeader,
     rules::{RulesCache, WorkerRules},
     settlement::Settlement,
 };
@@ -104,7 +107,7 @@ pub use self::{
     delay_queue::DelayQueues,
     ledger::Ledger,
     passwords::PasswordVerifier,
-    response::{Content, Response, ResponseTimeouts},
+    response::{Content, Response},
 };
 use crate::{
     acme::AcmeCertificates,
@@ -425,6 +428,7 @@ impl Gateway {
             connection_scheme: peer.forwarding.scheme(),
             from_trusted_proxy,
             held: Held::default(),
+            response: ResponseHeader::default(),
             ledger: self.ledger(rules, peer, given.unwrap_or_else(|| self.ids.next())),
         });
         request.ledger.tracing = tracing;
@@ -432,6 +436,8 @@ impl Gateway {
     }
 
     /// The ledger of a request that begins now.
+    // Inline, so that it is built where it stays.
+    #[inline]
     fn ledger(&self, rules: Rc<WorkerRules>, peer: &Peer, request_id: RequestId) -> Ledger {
         let access_logger = self.access_log.as_ref().map(|writer| AccessLogger {
             writer: Rc::clone(writer),

@@ -92,7 +92,7 @@ mod tiers;
 mod traces;
 mod upstreams;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
 use http::{HeaderName, StatusCode};
 use smallvec::SmallVec;
@@ -251,6 +251,19 @@ impl Snapshot {
     }
 }
 
+/// The longest times that a request on a route may take, in ms; `None`: no bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RouteTimeouts {
+    /// From the request's head to the response's head.
+    pub request: Option<u64>,
+    /// Without progress in the response's body.
+    pub response_idle: Option<u64>,
+    /// From the response's head to its last byte.
+    pub response_body: Option<u64>,
+    /// Without a byte in a tunnel.
+    pub tunnel_idle: Option<u64>,
+}
+
 /// A route.
 #[derive(Debug)]
 pub struct Route {
@@ -272,14 +285,8 @@ pub struct Route {
     pub strip_prefix: Option<Box<str>>,
     /// Changes to messages, and the conditions to match.
     pub edits: RouteDetails,
-    /// Maximum time from the request's head to the response's head; `None`: no bound.
-    pub request_timeout: Option<Duration>,
-    /// Maximum time without progress in a response's body; `None`: no bound.
-    pub response_idle_timeout: Option<Duration>,
-    /// Maximum time from the response's head to its last byte; `None`: no bound.
-    pub response_body_timeout: Option<Duration>,
-    /// Maximum time without a byte in a tunnel; `None`: no bound.
-    pub tunnel_idle_timeout: Option<Duration>,
+    /// The bounds on the time that its requests take.
+    pub timeouts: RouteTimeouts,
     /// Maximum size of a request's body, in bytes.
     pub max_body: u64,
     /// The members of a request's body that limits read; `None`: they read no body.

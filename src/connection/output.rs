@@ -14,7 +14,7 @@ use http::{Method, StatusCode};
 use super::Connection;
 use crate::{
     connection_state::{ExpiredDeadline, StateCell, SweepWake, Wait},
-    gateway::{AnsweredRequest, Content, Response, ResponseTimeouts},
+    gateway::{AnsweredRequest, Content, Response},
     http1::{BodyEncoder, Buffer, FieldSink, Fields, Version},
     telemetry::CutReason,
     transport::{read_buffer::READ_SIZE, socket::yield_turn},
@@ -71,13 +71,9 @@ pub(super) struct BodyWriter<S> {
 impl<S: BodySink> BodyWriter<S> {
     /// A writer of `body` to `sink`, which may have unsent bytes. The response's deadlines count from now.
     #[inline]
-    pub(super) fn new(
-        sink: S,
-        body: Option<ResponseBody>,
-        request: AnsweredRequest,
-        timeouts: ResponseTimeouts,
-    ) -> Self {
-        sink.state().begin_response(timeouts.idle, timeouts.total);
+    pub(super) fn new(sink: S, body: Option<ResponseBody>, request: AnsweredRequest) -> Self {
+        let timeouts = request.timeouts();
+        sink.state().begin_response(timeouts.response_idle, timeouts.response_body);
         Self { sink, body, request, cut_reason: None }
     }
 
@@ -222,12 +218,12 @@ impl Connection {
         mut out: Buffer,
         framing: &'c ResponseFraming,
     ) -> BodyWriter<Http1Sink<'c>> {
-        let Response { content, mut request, timeouts, .. } = response;
+        let (content, mut request) = response.into_content();
         let (whole, body) = framing.take_body(content);
         request.ledger_mut().add_bytes_sent(whole.len());
         out.extend_from_slice(&whole);
         let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing };
-        BodyWriter::new(sink, body, request, timeouts)
+        BodyWriter::new(sink, body, request)
     }
 }
 
@@ -400,6 +396,10 @@ fn write_head(
 
 /// Writes a status line.
 pub(super) fn write_status(out: &mut Vec<u8>, status: StatusCode) {
+    // The usual case, at once.
+    if status == StatusCode::OK {
+        return out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    }
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
     out.extend_from_slice(b" ");

@@ -27,8 +27,7 @@ impl Connection {
         }
         write_status(&mut head, response.status);
         response.write_fields(&mut *head);
-        let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
-        else {
+        let (Content::Tunnel(upstream), mut request) = response.into_content() else {
             return Disposition::Abort;
         };
         head.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
@@ -36,7 +35,7 @@ impl Connection {
         head.extend_from_slice(b"\r\n\r\n");
         self.has_unread.set(false);
         self.socket.enable_tcp_keepalive();
-        self.state.begin_tunnel(timeouts.tunnel_idle);
+        self.state.begin_tunnel(request.timeouts().tunnel_idle);
         let client =
             ClientEnd { connection: self, already_read: self.input.borrow_mut().take_unread() };
         let mut tunnel = Tunnel::new(client, *upstream, head);

@@ -71,7 +71,11 @@ impl Gateway {
             let charges: SmallVec<[Charge<'_>; 4]> =
                 limits.iter().map(ChargedLimit::charge).collect();
             // Nothing has been awaited since the request arrived.
-            self.store.charge(&charges, request.ledger.arrival.at).await
+            let now = request.ledger.arrival.at;
+            match self.store.charge_in_memory(&charges, now) {
+                Some(verdict) => Ok(verdict),
+                None => self.store.charge(&charges, now).await,
+            }
         };
         let Ok(verdict) = decided else { return Admission::Unknown };
         for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {

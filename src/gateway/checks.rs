@@ -166,8 +166,7 @@ impl Gateway {
         self.count_caller(plan.caller.as_ref());
         self.count_in_flight(request)?;
         let route = Rc::clone(&request.rules().routes[plan.route]);
-        let timeout = route.settings.request_timeout.map(|timeout| timeout.as_millis() as u64);
-        request.client.state().set_request_timeout(timeout);
+        request.client.state().set_request_timeout(route.settings.timeouts.request);
         let Some(auth) = route.settings.auth.as_deref() else {
             return self.admit_caller(peer, request, plan, Ok(()));
         };

@@ -9,6 +9,7 @@ use super::{
     concurrency_lease::ConcurrencyPermits,
     ledger::{Ledger, RequestEndFacts},
     request_trace::RequestTracing,
+    response_header::ResponseHeader,
     rules::{WorkerRoute, WorkerRules},
     settlement::Settlement,
 };
@@ -18,7 +19,7 @@ use crate::{
     plan::{AskedRequest, QuestionForm, RoutedRequest},
     priority::Priority,
     respond::HeaderReader,
-    snapshot::CorsPolicy,
+    snapshot::{CorsPolicy, RouteTimeouts},
     throttle::waiting_room::EnteringUser,
     transport::ClientStream,
     upstream::AttemptLog,
@@ -41,6 +42,8 @@ pub struct RequestContext {
     /// True if the peer is a trusted proxy: its `X-Forwarded-*` are used.
     pub(super) from_trusted_proxy: bool,
     pub(super) held: Held,
+    /// The header fields of the response, once there is one.
+    pub(super) response: ResponseHeader,
     pub(super) ledger: Ledger,
 }
 
@@ -72,6 +75,8 @@ pub struct MalformedRequest {
     pub(super) client: Rc<dyn ClientStream>,
     /// The scheme of the connection: `http` or `https`.
     pub(super) connection_scheme: &'static str,
+    /// The header fields of the response.
+    pub(super) response: ResponseHeader,
     pub(super) ledger: Ledger,
 }
 
@@ -203,6 +208,27 @@ impl AnsweredRequest {
         match self {
             Self::Valid(request) => &mut request.ledger,
             Self::Malformed(request) => &mut request.ledger,
+        }
+    }
+
+    /// The timeouts of its route; none without a route.
+    pub fn timeouts(&self) -> RouteTimeouts {
+        let route = self.valid().and_then(RequestContext::route);
+        route.map(|route| route.settings.timeouts).unwrap_or_default()
+    }
+
+    /// The header fields of its response.
+    pub(super) fn header(&self) -> &ResponseHeader {
+        match self {
+            Self::Valid(request) => &request.response,
+            Self::Malformed(request) => &request.response,
+        }
+    }
+
+    pub(super) fn header_mut(&mut self) -> &mut ResponseHeader {
+        match self {
+            Self::Valid(request) => &mut request.response,
+            Self::Malformed(request) => &mut request.response,
         }
     }
 

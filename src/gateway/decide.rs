@@ -43,8 +43,7 @@ impl Gateway {
         }
         let (method, form) = (request.head.method.clone(), QuestionForm::Check);
         request.question = Some(AskedBy { method, form });
-        let timeout = request.rules().routes[door].settings.request_timeout;
-        let timeout = timeout.map(|timeout| timeout.as_millis() as u64);
+        let timeout = request.rules().routes[door].settings.timeouts.request;
         request.client.state().set_request_timeout(timeout);
         let message = match grpc::read_message(&*request.client).await {
             Ok(message) => message,

@@ -11,7 +11,8 @@ use super::{
     decision_log::log_decisions,
     draft_response::{DraftResponse, is_extended_connect},
     ledger::{Ledger, OpenTunnel},
-    response::{Content, Response, ResponseTimeouts},
+    response::{Content, Response},
+    response_header::ResponseHeader,
 };
 use crate::{
     error::{GatewayError, ServiceReply},
@@ -42,17 +43,11 @@ impl Gateway {
         self.write_own_fields(&mut fields, &ledger, None);
         ledger.record_status(status);
         let connection_scheme = peer.forwarding.scheme();
-        let request = MalformedRequest { client, connection_scheme, ledger };
+        let response = ResponseHeader { own: fields, ..ResponseHeader::default() };
+        let request = MalformedRequest { client, connection_scheme, response, ledger };
         log_decisions(&request.ledger, &request.facts(), &[]);
-        Response {
-            status,
-            content: Content::Whole(body),
-            timeouts: ResponseTimeouts::default(),
-            request: AnsweredRequest::Malformed(Box::new(request)),
-            upstream: None,
-            fields,
-            suppressed: respond::SuppressedHeaders::default(),
-        }
+        let request = AnsweredRequest::Malformed(Box::new(request));
+        Response { status, content: Content::Whole(body), request }
     }
 
     /// Adds the fields that every response has, and the rate-limit headers.
@@ -78,7 +73,6 @@ impl Gateway {
                 (Some(head), Fields::new(), Content::Tunnel(tunnel))
             }
         };
-        let mut timeouts = ResponseTimeouts::default();
         if let Some(route) = request.route() {
             if request.ledger.admission.is_decided() {
                 let reader = request.rate_header_reader();
@@ -86,7 +80,6 @@ impl Gateway {
                 suppressed =
                     respond::write_rate_headers(&mut fields, reports(limits), families, reader);
             }
-            timeouts = ResponseTimeouts::of(&route.settings);
             if let (Some(rules), Some(head), Content::Stream(body)) =
                 (&route.settings.compress, &mut upstream, &mut content)
             {
@@ -115,15 +108,8 @@ impl Gateway {
         self.write_own_fields(&mut fields, &request.ledger, upstream.as_ref());
         request.ledger.record_status(status);
         log_decisions(&request.ledger, &request.facts(), limits);
-        Response {
-            status: sent_status,
-            content,
-            timeouts,
-            request: AnsweredRequest::Valid(request),
-            upstream,
-            fields,
-            suppressed,
-        }
+        request.response = ResponseHeader { upstream, own: fields, suppressed };
+        Response { status: sent_status, content, request: AnsweredRequest::Valid(request) }
     }
 
     /// Writes the request's id, and a date unless the upstream's response has one.

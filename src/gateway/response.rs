@@ -1,16 +1,16 @@
 //! [`Response`]: the gateway's result for a request, before a connection writes it.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
-use super::context::{AnsweredRequest, RequestContext};
+use super::{
+    context::{AnsweredRequest, RequestContext},
+    response_header::ResponseHeader,
+};
 use crate::{
-    http1::{FieldSink, Fields, ResponseHead, Version, is_same_name},
+    http1::{FieldSink, ResponseHead, Version, is_same_name},
     plan::{PublicUrl, RoutedRequest},
-    respond::{self, SuppressedHeaders},
-    snapshot::Route,
+    respond,
     upstream::{HostRule, ResponseBody, UpstreamTunnel, write_response_fields},
 };
 
@@ -20,16 +20,8 @@ pub struct Response {
     pub status: StatusCode,
     /// The body.
     pub content: Content,
-    /// Its timeouts.
-    pub timeouts: ResponseTimeouts,
-    /// The request; it is logged when this is dropped.
+    /// The request, with the response's header fields; it is logged when this is dropped.
     pub request: AnsweredRequest,
-    /// The upstream's head, if an upstream answered.
-    pub(super) upstream: Option<ResponseHead>,
-    /// The gateway's own header fields.
-    pub(super) fields: Fields,
-    /// The upstream's header fields that are removed, because `fields` replace them.
-    pub(super) suppressed: SuppressedHeaders,
 }
 
 /// The content (RFC 9110, 6.4) of a response.
@@ -42,29 +34,6 @@ pub enum Content {
     Tunnel(Box<UpstreamTunnel>),
 }
 
-/// The timeouts of a response, in ms; `None` is unlimited.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ResponseTimeouts {
-    /// Longest gap in the upstream's body.
-    pub idle: Option<u64>,
-    /// Longest time from the head to the last byte.
-    pub total: Option<u64>,
-    /// Longest time without a byte in a tunnel.
-    pub tunnel_idle: Option<u64>,
-}
-
-impl ResponseTimeouts {
-    /// The timeouts of a route's responses.
-    pub(super) fn of(route: &Route) -> Self {
-        let millis = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_millis() as u64);
-        Self {
-            idle: millis(route.response_idle_timeout),
-            total: millis(route.response_body_timeout),
-            tunnel_idle: millis(route.tunnel_idle_timeout),
-        }
-    }
-}
-
 impl Response {
     /// Writes the header fields to `out`, except the fields that delimit the body or concern the
     /// connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
@@ -74,7 +43,8 @@ impl Response {
         let routed = || request.zip(route).map(|(request, route)| request.routed(route));
         let rules = route.and_then(|route| route.settings.edits.response_headers.as_ref());
         let drops = |name: &[u8]| rules.is_some_and(|rules| rules.drops(name));
-        if let Some(head) = &self.upstream {
+        let header = self.request.header();
+        if let Some(head) = &header.upstream {
             let is_id = |name: &[u8]| is_same_name(name, b"x-request-id");
             let is_rewritten = route.is_some_and(|route| route.settings.restores_location());
             let rewritten = if is_rewritten { routed() } else { None };
@@ -83,14 +53,17 @@ impl Response {
             let public_url = public_url.map(|(request, host)| public_url_of(request, host));
             let is_restored = |name: &[u8]| public_url.is_some() && is_location(name);
             write_response_fields(head, out, |name| {
-                !(is_id(name) || self.suppressed.contains(name) || drops(name) || is_restored(name))
+                !(is_id(name)
+                    || header.suppressed.contains(name)
+                    || drops(name)
+                    || is_restored(name))
             });
             if let Some(url) = &public_url {
                 write_locations(head, url, drops, out);
             }
         }
         // The gateway's own `Vary` is always kept: the response varies whatever the rules drop.
-        out.append(&self.fields, |name| !drops(name) || name == b"vary");
+        out.append(&header.own, |name| !drops(name) || name == b"vary");
         if let Some((rules, request)) = rules.and_then(|rules| Some((rules, routed()?))) {
             request.with_values(|values| rules.write(values, out));
         }
@@ -115,8 +88,15 @@ impl Response {
 
     /// True if the head is a trailers-only gRPC response, whose fields a client reads as metadata.
     pub fn is_trailers_only(&self) -> bool {
-        let fields = self.upstream.as_ref().map_or(&self.fields, |head| &head.fields);
+        let header = self.request.header();
+        let fields = header.upstream.as_ref().map_or(&header.own, |head| &head.fields);
         fields.contains("grpc-status")
+    }
+
+    /// The content and the request. Drops the header fields, which are written: the content may take long.
+    pub fn into_content(mut self) -> (Content, AnsweredRequest) {
+        *self.request.header_mut() = ResponseHeader::default();
+        (self.content, self.request)
     }
 
     /// The request's method and version; `GET` and HTTP/1.1 if it was malformed.
@@ -179,7 +159,7 @@ mod tests {
     /// the user instructions of a proxied request.
     #[test]
     fn types_moved_per_request_are_small() {
-        assert!(size_of::<Response>() <= 512, "{}", size_of::<Response>());
+        assert!(size_of::<Response>() <= 144, "{}", size_of::<Response>());
         assert!(size_of::<RequestHead>() <= 192, "{}", size_of::<RequestHead>());
         assert!(size_of::<ResponseHead>() <= 128, "{}", size_of::<ResponseHead>());
     }

@@ -13,8 +13,8 @@ use super::policy::PlanLimit;
 use super::quota::QUOTA_KEYS;
 use super::section::Section;
 use super::{
-    Action, Doors, Inspection, LimitPolicy, Route, access, cors, counted_headers, decide,
-    error_bodies, mirror, redirect, route_edits, route_match,
+    Action, Doors, Inspection, LimitPolicy, Route, RouteTimeouts, access, cors, counted_headers,
+    decide, error_bodies, mirror, redirect, route_edits, route_match,
 };
 use crate::config::{self, Config, Duration, MAX_FAULTS};
 use crate::identity::{CredentialSource, KeyPart};
@@ -97,10 +97,12 @@ pub(super) fn compile(
                 throttle: route.throttle,
                 strip_prefix,
                 edits,
-                request_timeout: route.request_timeout.duration(),
-                response_idle_timeout: route.response_idle_timeout.duration(),
-                response_body_timeout: route.response_body_timeout.duration(),
-                tunnel_idle_timeout: route.tunnel_idle_timeout.duration(),
+                timeouts: RouteTimeouts {
+                    request: route.request_timeout.millis(),
+                    response_idle: route.response_idle_timeout.millis(),
+                    response_body: route.response_body_timeout.millis(),
+                    tunnel_idle: route.tunnel_idle_timeout.millis(),
+                },
                 max_body: route.max_body.0,
                 inspection,
                 settles,

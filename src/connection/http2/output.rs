@@ -39,7 +39,7 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     {
         head.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());
     }
-    let Response { content, mut request, timeouts, .. } = response;
+    let (content, mut request) = response.into_content();
     let (unsent, body) = framing.take_body(content);
     let ends = unsent.is_empty() && body.is_none();
     let respond = stream.respond.borrow_mut().take();
@@ -55,7 +55,7 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     let trailers = if is_read { request.settled_trailers() } else { None };
     let trailers = trailers.as_ref().map(from_fields);
     let sink = Http2Sink { stream, send, unsent, is_read, trailers, has_ended: false };
-    let mut writer = BodyWriter::new(sink, body, request, timeouts);
+    let mut writer = BodyWriter::new(sink, body, request);
     if let Err(reason) = writer.write(&framing).await {
         writer.sink.send.send_reset(match reason {
             CutReason::UpstreamBroken => Reason::INTERNAL_ERROR,
@@ -155,17 +155,14 @@ impl BodySink for Http2Sink<'_> {
 /// Sends the head of `response`, and moves bytes in both directions until the tunnel ends.
 async fn tunnel(stream: &Http2Stream, response: Response) {
     let head = response_head(&response);
-    let Response { content: Content::Tunnel(upstream), mut request, timeouts, .. } = response
-    else {
-        return;
-    };
+    let (Content::Tunnel(upstream), mut request) = response.into_content() else { return };
     let respond = stream.respond.borrow_mut().take();
     let sent = respond.map(|mut respond| respond.send_response(head, false));
     let (Some(Ok(send)), Some(receive)) = (sent, stream.take_tunnel()) else {
         stream.count_reset();
         return request.ledger_mut().mark_cut(CutReason::ClientClosed);
     };
-    stream.state().begin_tunnel(timeouts.tunnel_idle);
+    stream.state().begin_tunnel(request.timeouts().tunnel_idle);
     let client = Http2TunnelEnd::new(send, receive);
     let mut tunnel = Tunnel::new(client, *upstream, Buffer::default());
     let outcome = std::future::poll_fn(|cx| {
