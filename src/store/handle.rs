@@ -76,6 +76,17 @@ impl StoreHandle {
         self.charge_each(charges, now).await
     }
 
+    /// As [`Self::charge`], without a future, if nothing is waited for: the counters are in this process, and no limit
+    /// has a block.
+    #[inline]
+    pub fn charge_in_memory(&self, charges: &[Charge<'_>], now: StoreTime) -> Option<Verdict> {
+        if self.redis.is_some() || blocks::has_block(charges) {
+            return None;
+        }
+        self.counts.count_request();
+        Some(self.store.memory.charge(charges, now))
+    }
+
     /// Like [`Self::charge`], without the blocks of the limits.
     pub(super) async fn charge_each(
         &self,

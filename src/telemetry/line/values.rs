@@ -37,11 +37,9 @@ pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
     if time.is_zero() {
         return out.extend_from_slice(b"0.000");
     }
-    push_number(
-        time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()),
-        out,
-    );
-    let [a, b, c] = last_three_digits(time.subsec_micros() % 1000);
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    push_number(micros / 1000, out);
+    let [a, b, c] = last_three_digits((micros % 1000) as u32);
     out.extend_from_slice(&[b'.', a, b, c]);
 }
 
@@ -129,30 +127,42 @@ fn push_ipv6(address: Ipv6Addr, out: &mut Vec<u8>) {
 
 /// Appends the content of a JSON string. Invalid UTF-8 is replaced.
 pub(super) fn push_text(bytes: &[u8], out: &mut Vec<u8>) {
-    if is_plain(bytes) {
-        out.extend_from_slice(bytes);
-    } else {
-        push_escaped(bytes, out);
+    if let Some(block) = short_block(bytes) {
+        if is_plain_block(&block) {
+            // Copied with its padding: a copy of a fixed length is cheaper.
+            out.extend_from_slice(&block);
+            out.truncate(out.len() - (block.len() - bytes.len()));
+            return;
+        }
+    } else if is_plain(bytes) {
+        return out.extend_from_slice(bytes);
     }
+    push_escaped(bytes, out);
+}
+
+/// `bytes`, padded with zeros in ASCII; `None` if they are longer than a block.
+fn short_block(bytes: &[u8]) -> Option<[u8; 16]> {
+    let (length, mut block) = (bytes.len(), [b'0'; 16]);
+    match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            block[..8].copy_from_slice(first);
+            // Overlaps the first part.
+            block.get_mut(length - 8..length)?.copy_from_slice(last);
+        }
+        _ => block.iter_mut().zip(bytes).for_each(|(byte, from)| *byte = *from),
+    }
+    Some(block)
 }
 
 /// True if `bytes` are ASCII and need no escaping.
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
+    if let Some(block) = short_block(bytes) {
+        return is_plain_block(&block);
+    }
     let (blocks, rest) = bytes.as_chunks::<16>();
     // The last block overlaps the one before it.
     let last = bytes.last_chunk::<16>().filter(|_| !rest.is_empty());
-    if !blocks.is_empty() {
-        return blocks.iter().chain(last).all(is_plain_block);
-    }
-    let mut block = [b'0'; 16];
-    match (rest.first_chunk::<8>(), rest.last_chunk::<8>()) {
-        (Some(first), Some(last)) => {
-            block[..8].copy_from_slice(first);
-            block[8..].copy_from_slice(last);
-        }
-        _ => block.iter_mut().zip(rest).for_each(|(byte, from)| *byte = *from),
-    }
-    is_plain_block(&block)
+    blocks.iter().chain(last).all(is_plain_block)
 }
 
 /// As [`is_plain`]. Without a branch for each byte, so that the compiler tests all of them at once.
