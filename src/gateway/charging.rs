@@ -72,7 +72,7 @@ impl Gateway {
                 limits.iter().map(ChargedLimit::charge).collect();
             // Nothing has been awaited since the request arrived.
             let now = request.ledger.arrival.at;
-            match self.store.charge_in_memory(&charges, now) {
+            match self.store.charge_at_once(&charges, now) {
                 Some(verdict) => Ok(verdict),
                 None => self.store.charge(&charges, now).await,
             }

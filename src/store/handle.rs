@@ -79,7 +79,7 @@ impl StoreHandle {
     /// As [`Self::charge`], without a future, if nothing is waited for: the counters are in this process, and no limit
     /// has a block.
     #[inline]
-    pub fn charge_in_memory(&self, charges: &[Charge<'_>], now: StoreTime) -> Option<Verdict> {
+    pub fn charge_at_once(&self, charges: &[Charge<'_>], now: StoreTime) -> Option<Verdict> {
         if self.redis.is_some() || blocks::has_block(charges) {
             return None;
         }
