@@ -62,9 +62,10 @@ impl Response {
                 write_locations(head, url, drops, out);
             }
         }
+        let Some(rules) = rules else { return out.append(&header.own, |_| true) };
         // The gateway's own `Vary` is always kept: the response varies whatever the rules drop.
-        out.append(&header.own, |name| !drops(name) || name == b"vary");
-        if let Some((rules, request)) = rules.and_then(|rules| Some((rules, routed()?))) {
+        out.append(&header.own, |name| !rules.drops(name) || name == b"vary");
+        if let Some(request) = routed() {
             request.with_values(|values| rules.write(values, out));
         }
     }

@@ -108,13 +108,13 @@ impl Fields {
 
     /// Appends a field. The name must be a token and the value must have no CR or LF: both are written
     /// unchecked.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) {
         self.push_field(name.as_bytes(), value.as_ref());
     }
 
     /// Appends a field with a decimal number as its value.
-    #[inline]
+    #[inline(always)]
     pub fn push_number(&mut self, name: &str, number: u64) {
         self.push(name, itoa::Buffer::new().format(number));
     }
@@ -247,7 +247,8 @@ pub trait FieldSink {
     fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool);
 
     /// Appends a field.
-    #[inline]
+    // Inline, so that a constant name is copied without a call.
+    #[inline(always)]
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
         self.push_if(name, |out| {
             out.extend_from_slice(value);
@@ -286,8 +287,8 @@ impl FieldSink for Fields {
         }
     }
 
-    // Inline, so that a constant name is copied by its length, and its signature is a constant.
-    #[inline]
+    // As `push`, inline, so that a constant name is copied without a call, and its signature is a constant.
+    #[inline(always)]
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
