@@ -422,9 +422,12 @@ pub fn answer(answer: &LocalAnswer, cors: Option<&CorsPolicy>, request: &Fields)
     }
 }
 
-/// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods that the gateway supports.
+/// The methods that the gateway supports on any path, besides those without a meaning of its own.
+const SUPPORTED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
+/// The response to `OPTIONS *` (RFC 9110, 9.3.7).
 fn options_reply() -> LocalReply {
     let mut fields = Fields::new();
-    fields.push("allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    fields.push("allow", SUPPORTED_METHODS);
     LocalReply { status: StatusCode::OK, fields, body: Bytes::new() }
 }

@@ -118,13 +118,12 @@ pub(super) fn parse_method(method: &[u8]) -> Result<Method, FramingError> {
 
 impl StartLine for StatusLine {
     fn parse(line: &[u8]) -> Result<Self, FramingError> {
-        let version = match line.get(..9) {
-            Some(b"HTTP/1.1 ") => Version::Http11,
-            Some(b"HTTP/1.0 ") => Version::Http10,
-            _ => return Err(FramingError::StatusLine),
+        let Some((version, [b' ', rest @ ..])) = line.split_first_chunk() else {
+            return Err(FramingError::StatusLine);
         };
-        let ends = matches!(line.get(12), None | Some(b' '));
-        let status = line.get(9..12).filter(|code| ends && code.iter().all(u8::is_ascii_digit));
+        let version = parse_version(version).map_err(|_| FramingError::StatusLine)?;
+        let ends = matches!(rest.get(3), None | Some(b' '));
+        let status = rest.get(..3).filter(|code| ends && code.iter().all(u8::is_ascii_digit));
         let status = status.ok_or(FramingError::StatusLine)?;
         let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
         let is_valid = (100..=MAX_STATUS).contains(&status);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use smallvec::SmallVec;
 
-use super::{LimitReport, LocalReply, retry_after, throttle_retry_after};
+use super::{LimitReport, LocalReply, SUPPORTED_METHODS, retry_after, throttle_retry_after};
 use crate::{
     error::GatewayError,
     http1::Fields,
@@ -217,7 +217,7 @@ pub(super) fn allow(error: &GatewayError) -> Option<String> {
             let names: Vec<_> = methods.iter().map(Method::as_str).collect();
             Some(names.join(", "))
         }
-        GatewayError::MethodNotSupported(_) => Some(String::new()),
+        GatewayError::MethodNotSupported(_) => Some(SUPPORTED_METHODS.to_owned()),
         _ => None,
     }
 }

@@ -176,6 +176,8 @@ fn ambiguous_and_malformed_responses_are_rejected() {
     };
     assert_eq!(status("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"), Ok(200));
     assert_eq!(status("HTTP/1.0 404\r\n\r\n"), Ok(404));
+    // RFC 9110, 2.5: a higher minor version is read as the highest known one.
+    assert_eq!(status("HTTP/1.2 200 OK\r\nContent-Length: 1\r\n\r\n"), Ok(200));
     for (head, error) in [
         ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", FramingError::BareLf),
         (
@@ -192,6 +194,8 @@ fn ambiguous_and_malformed_responses_are_rejected() {
         ("HTTP/1.1 600 Odd\r\n\r\n", FramingError::StatusLine),
         ("HTTP/1.1 2000\r\n\r\n", FramingError::StatusLine),
         ("HTTP/2 200\r\n\r\n", FramingError::StatusLine),
+        ("HTTP/2.0 200 OK\r\n\r\n", FramingError::StatusLine),
+        ("HTTP/1.1200 OK\r\n\r\n", FramingError::StatusLine),
         ("hello\r\n\r\n", FramingError::StatusLine),
     ] {
         assert_eq!(status(head), Err(error), "{head:?}");

@@ -37,7 +37,8 @@ pub(super) fn push_millis(time: Duration, out: &mut Vec<u8>) {
     if time.is_zero() {
         return out.extend_from_slice(b"0.000");
     }
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let seconds = time.as_secs().saturating_mul(1_000_000);
+    let micros = seconds.saturating_add(time.subsec_micros().into());
     push_number(micros / 1000, out);
     let [a, b, c] = last_three_digits((micros % 1000) as u32);
     out.extend_from_slice(&[b'.', a, b, c]);

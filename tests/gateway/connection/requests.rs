@@ -73,6 +73,20 @@ fn options_asterisk_is_answered_by_the_gateway() {
 }
 
 #[test]
+fn an_unsupported_method_is_answered_with_the_supported_ones() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, ORIGIN);
+    for line in ["TRACE /", "CONNECT a:80"] {
+        let mut client = Client::connect(gateway.address());
+        let response = client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")).read_response();
+        let allow = response.header("allow").unwrap_or_default();
+        assert_eq!(response.status, 405, "{line}");
+        assert!(allow.starts_with("GET, HEAD, POST"), "{line}: {}", response.head);
+    }
+    assert_eq!(upstream.request_count(), 0);
+}
+
+#[test]
 fn hosts_are_limited_to_255_bytes_and_one_trailing_dot() {
     let gateway = Gateway::start(
         "
