@@ -1,5 +1,10 @@
 //! The byte classes of a head's grammar. Pure.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a hint is ignored, and then the letters of constants are computed"
+)]
+
 use wide::u8x16;
 
 use super::blocks::{Matches, at_most, equal, find, in_range};
@@ -61,8 +66,11 @@ pub fn is_same_name(name: &[u8], known: &[u8]) -> bool {
 
 /// Two parts of a name with four to seven letters, which may overlap.
 #[inline(always)]
-fn joined([a, b, c, d]: [u8; 4], [e, f, g, h]: [u8; 4]) -> [u8; 8] {
-    [a, b, c, d, e, f, g, h]
+fn joined(begin: [u8; 4], end: [u8; 4]) -> [u8; 8] {
+    let mut word = [0; 8];
+    word[..4].copy_from_slice(&begin);
+    word[4..].copy_from_slice(&end);
+    word
 }
 
 #[inline(always)]

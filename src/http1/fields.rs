@@ -1,5 +1,10 @@
 //! The header fields of a message: spans of one buffer, looked up by name.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a hint is ignored, and then constant names are copied by a call"
+)]
+
 use std::{cell::RefCell, num::NonZeroU32, ops::Range};
 
 use super::{

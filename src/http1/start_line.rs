@@ -77,7 +77,7 @@ impl StartLine for RequestLine {
             return Err(FramingError::RequestLine);
         };
         let method = parse_method(method)?;
-        let version = parse_version(version);
+        let version = parse_version(*version);
         let parsed = version
             .and_then(|version| Ok((RequestTarget::parse(target, end + 1, &method)?, version)));
         match parsed {
@@ -89,8 +89,8 @@ impl StartLine for RequestLine {
     }
 }
 
-fn parse_version(version: &[u8; 8]) -> Result<Version, FramingError> {
-    match version {
+fn parse_version(version: [u8; 8]) -> Result<Version, FramingError> {
+    match &version {
         b"HTTP/1.0" => Ok(Version::Http10),
         // RFC 9110, 2.5: a higher minor version is read as the highest known one.
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => Ok(Version::Http11),
@@ -121,7 +121,7 @@ impl StartLine for StatusLine {
         let Some((version, [b' ', rest @ ..])) = line.split_first_chunk() else {
             return Err(FramingError::StatusLine);
         };
-        let version = parse_version(version).map_err(|_| FramingError::StatusLine)?;
+        let version = parse_version(*version).map_err(|_| FramingError::StatusLine)?;
         let ends = matches!(rest.get(3), None | Some(b' '));
         let status = rest.get(..3).filter(|code| ends && code.iter().all(u8::is_ascii_digit));
         let status = status.ok_or(FramingError::StatusLine)?;
