@@ -69,7 +69,7 @@ impl Scraped {
             limits:
               few: {quota: 3, window: 1h, key: [token], block: {after: 1, within: 1m, for: 1h}}
               trial: {quota: 1, window: 1h, key: [token], enforce: false}
-              slow: {algorithm: leaky_bucket, quota: 100, window: 1s, key: [], max_wait: 10s}
+              slow: {algorithm: leaky_bucket, quota: 5, window: 1s, key: [], max_wait: 10s}
               egress: {quota: 1000, window: 1h, key: [], cost: {actual: bytes}}
             throttle: {max_active: 1000, capacity: 1000, waiting_room: {}}
             routes:
