@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::inline_always,
-    reason = "a hint is ignored, and then the letters of constants are computed"
+    reason = "the compiler ignores a hint, and then computes the letters of constants at run time"
 )]
 
 use wide::u8x16;
@@ -44,7 +44,7 @@ pub(super) fn plain(block: u8x16) -> Matches {
 }
 
 /// True if `name` is the field name `known`, apart from the case of letters.
-// Inline, so that the letters of a constant `known` are known when it is compiled.
+// Inline, so that the compiler finds the letters of a constant `known`.
 #[inline(always)]
 pub fn is_same_name(name: &[u8], known: &[u8]) -> bool {
     if name.len() != known.len() {
@@ -64,7 +64,7 @@ pub fn is_same_name(name: &[u8], known: &[u8]) -> bool {
     }
 }
 
-/// Two parts of a name with four to seven letters, which may overlap.
+/// The first and the last four bytes of a name of four to seven bytes, where they overlap.
 #[inline(always)]
 fn joined(begin: [u8; 4], end: [u8; 4]) -> [u8; 8] {
     let mut word = [0; 8];

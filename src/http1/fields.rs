@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::inline_always,
-    reason = "a hint is ignored, and then constant names are copied by a call"
+    reason = "the compiler ignores a hint, and then copies constant names by a call"
 )]
 
 use std::{cell::RefCell, num::NonZeroU32, ops::Range};
