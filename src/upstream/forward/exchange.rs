@@ -21,7 +21,7 @@ use crate::{
 /// A response's head, and the source of its body.
 pub(super) enum Exchanged {
     Http1(ResponseHead, Box<UpstreamHttp1Connection>),
-    /// In a box: the response of HTTP/2 is larger than that of HTTP/1.
+    /// In a box: an HTTP/2 response is larger than an HTTP/1 one.
     Http2(Box<Http2Response>, Http2Slot),
 }
 
