@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
-use super::{DraftResponse, Gateway, Peer, Response, charged_limit::ChargedLimits};
+use super::{Gateway, Peer, Response, charged_limit::ChargedLimits, draft_response::DraftResponse};
 use crate::{http1::RequestHead, respond, transport::ClientStream, upstream::FixedResponse};
 
 impl Gateway {

@@ -29,9 +29,9 @@ use crate::{
 /// The status that is logged and counted if the client closes before the response (nginx's code).
 const STATUS_CLIENT_CLOSED: u16 = 499;
 
-/// Writes a request's access log line.
+/// Writes the access log lines of a worker's requests.
 pub(super) struct AccessLogger {
-    pub(super) writer: Rc<AccessWriter>,
+    pub(super) writer: AccessWriter,
     /// The key of the hash that stands for a token in the log.
     pub(super) secret: KeySecret,
 }
@@ -57,7 +57,8 @@ pub struct Ledger {
     /// The hash of the access token, if the throttle or a limit's key has read it.
     pub(super) token_hash: TokenHash,
     pub(super) tracing: RequestTracing,
-    pub(super) access_logger: Option<AccessLogger>,
+    /// `None` if the log is off.
+    pub(super) access_logger: Option<Rc<AccessLogger>>,
     pub(super) arrival: Arrival,
     /// The response's status, once there is one. For a gRPC refusal, the HTTP status of its error.
     status: Option<u16>,
@@ -115,7 +116,7 @@ impl Ledger {
         request_id: RequestId,
         client_ip: IpAddr,
         arrival: Arrival,
-        access_logger: Option<AccessLogger>,
+        access_logger: Option<Rc<AccessLogger>>,
     ) -> Self {
         Self {
             rules,
