@@ -23,6 +23,12 @@ pub(super) fn in_range(block: u8x16, first: u8, last: u8) -> Matches {
     at_most(block - u8x16::splat(first), last - first)
 }
 
+/// The bytes of a block, with ASCII letters in lower case.
+#[inline]
+pub(super) fn lower_case(block: u8x16) -> u8x16 {
+    block | (in_range(block, b'A', b'Z') & u8x16::splat(0x20))
+}
+
 /// The offset of the first byte of `bytes` that is in `class`. The byte `filler` must not be in it.
 #[inline]
 pub(super) fn find(bytes: &[u8], filler: u8, class: impl Fn(u8x16) -> Matches) -> Option<usize> {

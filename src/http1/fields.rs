@@ -160,6 +160,16 @@ impl Fields {
         self.spans.iter().map(|span| (self.name(span), self.value(span)))
     }
 
+    /// The names, and the positions of the values in [`Self::bytes`], in their order. The values have no white space at
+    /// their ends.
+    pub(super) fn positions(&self) -> impl Iterator<Item = (&[u8], Range<usize>)> {
+        self.spans.iter().map(|span| {
+            let (value, start) = (self.value(span), span.value as usize);
+            let start = start + value.len() - value.trim_ascii_start().len();
+            (self.name(span), start..start + value.trim_ascii().len())
+        })
+    }
+
     /// The values of all fields of this name, in their order.
     pub fn get_all<N: AsRef<str>>(
         &self,

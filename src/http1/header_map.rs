@@ -1,99 +1,84 @@
 //! Header fields as [`Fields`], and as the map that the HTTP/2 library takes. Pure.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{self, InvalidHeaderName},
 };
+use wide::u8x16;
 
 use super::{
+    blocks::{filled, lower_case},
+    characters::has_control,
     chunked::MAX_TRAILERS,
     error::FramingError,
-    fields::{FieldSink, Fields},
+    fields::Fields,
 };
 
-/// The map of `fields`. A field that HTTP/2 cannot carry, or that exceeds the map's capacity, is left out.
+/// The map of `fields`, with room for one more. A field that HTTP/2 cannot carry, or that exceeds the map's capacity, is
+/// left out. The values share one buffer.
 pub fn from_fields(fields: &Fields) -> HeaderMap {
-    let mut builder = HeaderMapBuilder::default();
-    builder.append(fields, |_| true);
-    builder.into_map()
-}
-
-/// Collects the fields of a [`HeaderMap`], whose values share one buffer.
-pub struct HeaderMapBuilder {
-    values: Vec<u8>,
-    fields: Vec<BuiltField>,
-}
-
-/// One field of a [`HeaderMapBuilder`].
-struct BuiltField {
-    name: HeaderName,
-    /// The position of the value in the buffer.
-    value: Range<usize>,
-    changes_often: bool,
-}
-
-impl Default for HeaderMapBuilder {
-    fn default() -> Self {
-        // Enough for most heads.
-        Self { values: Vec::with_capacity(256), fields: Vec::with_capacity(12) }
+    let bytes = Bytes::copy_from_slice(fields.bytes());
+    let mut map = HeaderMap::with_capacity(fields.len() + 1);
+    for (name, value) in fields.positions() {
+        let (Ok(name), Ok(mut value)) =
+            (header_name(name), HeaderValue::from_maybe_shared(bytes.slice(value)))
+        else {
+            continue;
+        };
+        value.set_sensitive(changes_often(&name));
+        let _ = map.try_append(name, value);
     }
+    map
 }
 
-impl HeaderMapBuilder {
-    /// The map. A field that HTTP/2 cannot carry, or that exceeds the map's capacity, is left out.
-    pub fn into_map(self) -> HeaderMap {
-        let values = Bytes::from(self.values);
-        // The caller may insert one more.
-        let mut map = HeaderMap::with_capacity(self.fields.len() + 1);
-        for BuiltField { name, value, changes_often } in self.fields {
-            let value = values.slice_ref(values[value].trim_ascii());
-            if let Ok(mut value) = HeaderValue::from_maybe_shared(value) {
-                value.set_sensitive(changes_often);
-                let _ = map.try_append(name, value);
-            }
-        }
-        map
-    }
-}
+/// The length of the longest name that [`frequent_name`] can have; two blocks.
+const MAX_FREQUENT: usize = 32;
 
-impl FieldSink for HeaderMapBuilder {
-    fn append(&mut self, fields: &Fields, mut keep: impl FnMut(&[u8]) -> bool) {
-        for (name, value) in fields.iter() {
-            if keep(name) {
-                self.push_field(name, value);
-            }
-        }
-    }
-
-    fn push_if(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
-        let start = self.values.len();
-        let changes_often = changes_often(name);
-        match header_name(name) {
-            Ok(name) if write(&mut self.values) => {
-                let value = start..self.values.len();
-                self.fields.push(BuiltField { name, value, changes_often });
-            }
-            _ => self.values.truncate(start),
-        }
-    }
-}
-
-/// The name as the library has it. Frequent ones are neither searched nor allocated.
+/// The name as the library has it.
 fn header_name(name: &[u8]) -> Result<HeaderName, InvalidHeaderName> {
-    Ok(match name {
+    if name.len() <= MAX_FREQUENT {
+        let blocks: [u8; MAX_FREQUENT] = filled(name, 0);
+        let mut lower = [0; MAX_FREQUENT];
+        for (block, lower) in blocks.as_chunks().0.iter().zip(lower.as_chunks_mut().0) {
+            *lower = lower_case(u8x16::new(*block)).to_array();
+        }
+        if let Some(frequent) = frequent_name(&lower[..name.len()]) {
+            return Ok(frequent);
+        }
+    }
+    HeaderName::from_bytes(name)
+}
+
+/// A frequent name in lower case, which is neither searched nor allocated.
+fn frequent_name(name: &[u8]) -> Option<HeaderName> {
+    Some(match name {
         b"accept" => header::ACCEPT,
+        b"accept-encoding" => header::ACCEPT_ENCODING,
+        b"accept-language" => header::ACCEPT_LANGUAGE,
+        b"accept-ranges" => header::ACCEPT_RANGES,
+        b"authorization" => header::AUTHORIZATION,
+        b"cache-control" => header::CACHE_CONTROL,
+        b"content-encoding" => header::CONTENT_ENCODING,
         b"content-length" => header::CONTENT_LENGTH,
         b"content-type" => header::CONTENT_TYPE,
+        b"cookie" => header::COOKIE,
         b"date" => header::DATE,
+        b"etag" => header::ETAG,
+        b"grpc-accept-encoding" => const { HeaderName::from_static("grpc-accept-encoding") },
+        b"grpc-encoding" => const { HeaderName::from_static("grpc-encoding") },
         b"grpc-message" => const { HeaderName::from_static("grpc-message") },
         b"grpc-status" => const { HeaderName::from_static("grpc-status") },
+        b"grpc-timeout" => const { HeaderName::from_static("grpc-timeout") },
         b"host" => header::HOST,
+        b"last-modified" => header::LAST_MODIFIED,
+        b"ratelimit" => const { HeaderName::from_static("ratelimit") },
+        b"ratelimit-policy" => const { HeaderName::from_static("ratelimit-policy") },
         b"server" => header::SERVER,
+        b"te" => header::TE,
         b"traceparent" => const { HeaderName::from_static("traceparent") },
         b"user-agent" => header::USER_AGENT,
+        b"vary" => header::VARY,
         b"via" => header::VIA,
         b"x-forwarded-for" => const { HeaderName::from_static("x-forwarded-for") },
         b"x-forwarded-host" => const { HeaderName::from_static("x-forwarded-host") },
@@ -101,27 +86,29 @@ fn header_name(name: &[u8]) -> Result<HeaderName, InvalidHeaderName> {
         b"x-ratelimit-limit" => const { HeaderName::from_static("x-ratelimit-limit") },
         b"x-ratelimit-remaining" => const { HeaderName::from_static("x-ratelimit-remaining") },
         b"x-ratelimit-reset" => const { HeaderName::from_static("x-ratelimit-reset") },
+        b"x-ratelimit-resource" => const { HeaderName::from_static("x-ratelimit-resource") },
+        b"x-ratelimit-used" => const { HeaderName::from_static("x-ratelimit-used") },
         b"x-request-id" => const { HeaderName::from_static("x-request-id") },
-        _ => return HeaderName::from_bytes(name),
+        _ => return None,
     })
 }
 
 /// True if the values of this field seldom repeat. Marked as sensitive, they are not added to the table of a connection's
 /// header compression (RFC 7541, 2.3.2): there, the library compares each new value with all earlier ones, and each holds
 /// the memory of its message.
-fn changes_often(name: &[u8]) -> bool {
+fn changes_often(name: &HeaderName) -> bool {
     matches!(
-        name,
-        b"date"
-            | b"expires"
-            | b"last-modified"
-            | b"ratelimit"
-            | b"server-timing"
-            | b"traceparent"
-            | b"x-ratelimit-remaining"
-            | b"x-ratelimit-reset"
-            | b"x-ratelimit-used"
-            | b"x-request-id"
+        name.as_str(),
+        "date"
+            | "expires"
+            | "last-modified"
+            | "ratelimit"
+            | "server-timing"
+            | "traceparent"
+            | "x-ratelimit-remaining"
+            | "x-ratelimit-reset"
+            | "x-ratelimit-used"
+            | "x-request-id"
     )
 }
 
@@ -130,7 +117,7 @@ pub fn to_fields(map: &HeaderMap) -> Fields {
     let mut fields = Fields::new();
     for (name, value) in map {
         let value = value.as_bytes().trim_ascii();
-        if !value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        if !has_control(value) {
             fields.push(name.as_str(), value);
         }
     }
@@ -167,17 +154,21 @@ mod tests {
     #[test]
     fn values_that_change_often_are_not_indexed() {
         let fields: Fields =
-            [("x-request-id", "1"), ("server", "a"), ("date", "b")].into_iter().collect();
+            [("x-request-id", "1"), ("server", "a"), ("Date", "b")].into_iter().collect();
         let map = from_fields(&fields);
         let is_sensitive = |name: &str| map[name].is_sensitive();
         assert!(is_sensitive("x-request-id") && is_sensitive("date") && !is_sensitive("server"));
     }
 
     #[test]
-    fn frequent_names_are_those_of_the_library() {
-        for name in ["accept", "grpc-status", "host", "x-forwarded-for", "x-request-id", "x-other"]
-        {
+    fn names_are_those_of_the_library() {
+        let long = format!("x-{}", "a".repeat(MAX_FREQUENT));
+        for name in ["accept", "grpc-status", "te", "x-ratelimit-remaining", "x-other", &long] {
             assert_eq!(header_name(name.as_bytes()).unwrap().as_str(), name);
+            assert_eq!(header_name(name.to_uppercase().as_bytes()).unwrap().as_str(), name);
+        }
+        for malformed in ["", "a b", "a\0", &"a".repeat(70_000)] {
+            assert!(header_name(malformed.as_bytes()).is_err(), "{malformed}");
         }
     }
 

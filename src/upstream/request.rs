@@ -18,7 +18,7 @@ use super::{
 use crate::{
     connection_state::Wait,
     http1::{
-        BodyEncoder, BodyLength, Buffer, FieldSink, FramingError, header_map::HeaderMapBuilder,
+        BodyEncoder, BodyLength, Buffer, FieldSink, Fields, FramingError, header_map::from_fields,
     },
     transport::{BodyError, ClientStream, SharedSocket, socket::yield_turn},
 };
@@ -147,7 +147,7 @@ impl OutgoingRequest {
         &self,
         head: AttemptHead<'_>,
     ) -> Result<http::Request<()>, FramingError> {
-        let mut fields = HeaderMapBuilder::default();
+        let mut fields = Fields::new();
         head.write_fields(&mut fields);
         if let Some(upgrade) = &self.upgrade {
             upgrade.write_key(&mut fields);
@@ -155,7 +155,7 @@ impl OutgoingRequest {
         if let BodyLength::Known(length) = self.length {
             push_length(length, &head.head.client.method, &mut fields);
         }
-        let mut request = head.to_http2(fields.into_map())?;
+        let mut request = head.to_http2(from_fields(&fields))?;
         if let Some(upgrade) = self.http2_upgrade() {
             *request.method_mut() = Method::CONNECT;
             request.extensions_mut().insert(Protocol::from(upgrade.protocol()));
@@ -227,9 +227,9 @@ impl OutgoingRequest {
     pub(super) fn take_trailers(&mut self) -> Option<http::HeaderMap> {
         let body = self.body.take()?;
         let trailers = body.client.take_trailers()?;
-        let mut allowed = HeaderMapBuilder::default();
+        let mut allowed = Fields::new();
         allowed.append(&trailers, |name| is_trailer_allowed(name, &body.protected));
-        Some(allowed.into_map()).filter(|trailers| !trailers.is_empty())
+        Some(from_fields(&allowed)).filter(|trailers| !trailers.is_empty())
     }
 
     /// Records that the head was sent over HTTP/2.

@@ -14,9 +14,7 @@ use crate::{
     connection::output::{BodySink, BodyWriter, ResponseFraming},
     connection_state::StateCell,
     gateway::{Content, Response},
-    http1::{
-        BodyEncoder, Buffer, Fields, Version, header_map::HeaderMapBuilder, header_map::from_fields,
-    },
+    http1::{BodyEncoder, Buffer, Fields, Version, header_map::from_fields},
     telemetry::CutReason,
     transport::{
         ClientStream, Tunnel, TunnelOutcome,
@@ -69,11 +67,11 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
 
 /// The head of `response`, without fields that delimit the body.
 fn response_head(response: &Response) -> http::Response<()> {
-    let mut fields = HeaderMapBuilder::default();
+    let mut fields = Fields::new();
     response.write_fields(&mut fields);
     let mut head = http::Response::new(());
     *head.status_mut() = response.status;
-    *head.headers_mut() = fields.into_map();
+    *head.headers_mut() = from_fields(&fields);
     head
 }
 
