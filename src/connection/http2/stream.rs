@@ -90,9 +90,10 @@ impl Http2Stream {
         respond: SendResponse<Bytes>,
     ) -> impl Future<Output = ()> {
         *self.respond.borrow_mut() = Some(respond);
-        // Boxed before the connection takes the stream, so that the state of a request is moved once, and an idle
-        // connection has no room for it.
-        let exchange = Box::pin(self.clone().exchange(gateway, request));
+        // Boxed before the connection takes the stream, so that an idle connection has no room for the state of a
+        // request, and where it stays: it is large.
+        let exchange = Box::write(Box::new_uninit(), self.clone().exchange(gateway, request));
+        let exchange = Box::into_pin(exchange);
         async move {
             let was_reset = std::future::poll_fn(|cx| {
                 self.state.register(cx.waker());
@@ -130,18 +131,17 @@ impl Http2Stream {
         }
         let peer = &self.connection.peer;
         let response = match head {
-            Ok(head) if requested_protocol(&head).is_some() => {
-                *self.tunnel.borrow_mut() = Some(body);
-                gateway.handle(peer, Box::new(head), self.clone()).await
-            }
             Ok(head) => {
-                let body = Body {
-                    stream: (!is_bodiless).then_some(body),
-                    length: head.length,
-                    trailers: None,
-                    expects_continue: !is_bodiless && expects_continue(&head),
-                };
-                *self.body.borrow_mut() = body;
+                if requested_protocol(&head).is_some() {
+                    *self.tunnel.borrow_mut() = Some(body);
+                } else {
+                    *self.body.borrow_mut() = Body {
+                        stream: (!is_bodiless).then_some(body),
+                        length: head.length,
+                        trailers: None,
+                        expects_continue: !is_bodiless && expects_continue(&head),
+                    };
+                }
                 gateway.handle(peer, Box::new(head), self.clone()).await
             }
             Err(error) => gateway.refuse_malformed(peer, error, self.clone()),
