@@ -51,6 +51,9 @@ pub(super) trait BodySink {
     /// Flushes the sent bytes, because the next ones may not follow for a long time. Fails if the client is gone.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), CutReason>;
 
+    /// Ready when a reset can no longer discard the sent bytes; fails if the client is gone.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>>;
+
     /// Takes the trailers of the body, whose last byte was read.
     fn finish(&mut self, trailers: Option<Fields>);
 
@@ -107,7 +110,10 @@ impl<S: BodySink> BodyWriter<S> {
                 continue;
             }
             if let Some(reason) = self.cut_reason {
-                return Poll::Ready(Err(reason));
+                return match self.sink.poll_sent(cx)? {
+                    Poll::Ready(()) => Poll::Ready(Err(reason)),
+                    Poll::Pending => self.await_client(cx),
+                };
             }
             if self.body.is_none() {
                 return match self.sink.poll_end(cx) {
@@ -303,6 +309,11 @@ impl BodySink for Http1Sink<'_> {
             Poll::Ready(Err(_)) => Err(CutReason::ClientClosed),
             _ => Ok(()),
         }
+    }
+
+    /// Data in a TLS session is lost when the connection closes.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        self.connection.socket.poll_flush(cx).map_err(|_| CutReason::ClientClosed)
     }
 
     fn finish(&mut self, trailers: Option<Fields>) {

@@ -18,6 +18,7 @@ use crate::{
     telemetry::CutReason,
     transport::{
         ClientStream, Tunnel, TunnelOutcome,
+        socket::yield_turn,
         tunnel::{Http2TunnelEnd, poll_capacity},
     },
     upstream::ResponseBody,
@@ -52,7 +53,8 @@ pub(super) async fn write(stream: &Http2Stream, response: Response) {
     let is_read = body.is_none();
     let trailers = if is_read { request.settled_trailers() } else { None };
     let trailers = trailers.as_ref().map(from_fields);
-    let sink = Http2Sink { stream, send, unsent, is_read, trailers, has_ended: false };
+    let sink =
+        Http2Sink { stream, send, unsent, is_read, trailers, has_ended: false, flushes: None };
     let mut writer = BodyWriter::new(sink, body, request);
     if let Err(reason) = writer.write(&framing).await {
         writer.sink.send.send_reset(match reason {
@@ -86,6 +88,8 @@ struct Http2Sink<'a> {
     trailers: Option<http::HeaderMap>,
     /// True if the last data ended the stream.
     has_ended: bool,
+    /// The connection's count of flushes when a cut-off response began to wait for the next one.
+    flushes: Option<u64>,
 }
 
 impl BodySink for Http2Sink<'_> {
@@ -138,6 +142,17 @@ impl BodySink for Http2Sink<'_> {
     /// Does nothing: the connection's task flushes the frames.
     fn flush(&mut self, _: &mut Context<'_>) -> Result<(), CutReason> {
         Ok(())
+    }
+
+    /// The library discards the frames of a stream that it has not written when the stream is reset.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
+        let Some(flushes) = self.flushes else {
+            self.flushes = Some(self.stream.flushes());
+            // The connection's task flushes in its next turn.
+            yield_turn(cx);
+            return Poll::Pending;
+        };
+        self.stream.poll_flushed(cx, flushes).map(Ok)
     }
 
     fn poll_end(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CutReason>> {

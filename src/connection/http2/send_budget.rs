@@ -18,7 +18,9 @@ const MAX_WAITING: usize = 256;
 #[derive(Default)]
 pub(super) struct SendBudget {
     queued: Cell<usize>,
-    /// The streams that wait for room.
+    /// Number of times that the socket has accepted everything.
+    flushes: Cell<u64>,
+    /// The streams that wait for room, or for a flush.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -28,16 +30,22 @@ impl SendBudget {
         if self.queued.get() < MAX_QUEUED {
             return Poll::Ready(());
         }
-        let mut waiting = self.waiting.borrow_mut();
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            // A reset stream leaves its waker behind, and with it the memory of its task. Streams that still
-            // wait register again.
-            if waiting.len() >= MAX_WAITING {
-                waiting.drain(..).for_each(Waker::wake);
-            }
-            waiting.push(cx.waker().clone());
-        }
+        self.wait(cx);
         Poll::Pending
+    }
+
+    /// Ready if the socket has accepted everything more than `flushes` times.
+    pub(super) fn poll_flushed(&self, cx: &mut Context<'_>, flushes: u64) -> Poll<()> {
+        if self.flushes.get() > flushes {
+            return Poll::Ready(());
+        }
+        self.wait(cx);
+        Poll::Pending
+    }
+
+    /// Number of times that the socket has accepted everything.
+    pub(super) fn flushes(&self) -> u64 {
+        self.flushes.get()
     }
 
     /// Counts bytes that are passed to the library.
@@ -48,7 +56,21 @@ impl SendBudget {
     /// Records that the socket has accepted everything.
     pub(super) fn clear(&self) {
         self.queued.set(0);
+        self.flushes.set(self.flushes.get() + 1);
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+
+    /// Wakes the task of `cx` at the next flush.
+    fn wait(&self, cx: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            // A reset stream leaves its waker behind, and with it the memory of its task. Streams that still
+            // wait register again.
+            if waiting.len() >= MAX_WAITING {
+                waiting.drain(..).for_each(Waker::wake);
+            }
+            waiting.push(cx.waker().clone());
+        }
     }
 }
 

@@ -191,6 +191,16 @@ impl Http2Stream {
         self.connection.send_budget.poll_room(cx)
     }
 
+    /// The number of flushes of the connection.
+    pub(super) fn flushes(&self) -> u64 {
+        self.connection.send_budget.flushes()
+    }
+
+    /// Ready if the connection has flushed more than `flushes` times.
+    pub(super) fn poll_flushed(&self, cx: &mut Context<'_>, flushes: u64) -> Poll<()> {
+        self.connection.send_budget.poll_flushed(cx, flushes)
+    }
+
     /// Counts bytes of a body that were sent to the client.
     pub(super) fn count_sent(&self, bytes: u64) {
         self.connection.send_budget.add(bytes as usize);

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use h2::Reason;
 use testkit::{
     client::{Client, get},
+    gateway::Gateway,
     http2_client::{Http2Client, request},
-    http2_frames::{END_HEADERS, END_STREAM, RawHttp2, block, kind, settings},
+    http2_frames::{END_HEADERS, END_STREAM, RawHttp2, block, frame, kind, settings},
     upstream::{Upstream, read_until_closed},
 };
 use tidegate::clock::Clock;
@@ -64,6 +66,51 @@ fn a_body_that_breaks_off_is_never_complete() {
         let mut http2 = Http2Client::connect(gateway.address());
         let result = http2.try_ask(request("GET", "/", ""), b"");
         assert!(result.is_err() || result.is_ok_and(|response| response.status == 502), "{what}");
+    }
+}
+
+/// A gRPC client reads the initial metadata of a call, and the messages before its failure.
+#[test]
+fn what_arrived_before_a_body_broke_off_reaches_an_http2_client() {
+    for data in [&b""[..], b"hello"] {
+        let upstream = raw_upstream(move |raw, _| {
+            let Some(stream) = read_request(raw) else { return };
+            let mut bytes = frame(kind::HEADERS, END_HEADERS, stream, &[0x88]);
+            if !data.is_empty() {
+                bytes.extend(frame(kind::DATA, 0, stream, data));
+            }
+            bytes.extend(frame(kind::RST_STREAM, 0, stream, &2_u32.to_be_bytes()));
+            raw.send(bytes);
+            raw.read_frame();
+        });
+        let gateway = start(&upstream.target(), NO_RETRIES);
+        assert_eq!(read_until_reset(&gateway), data);
+    }
+    for length in [5, 3_000_000] {
+        let upstream = Upstream::with_handler(move |_, socket| {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", length + 1);
+            let _ = socket.write_all(&[head.into_bytes(), vec![b'x'; length]].concat());
+            false
+        });
+        let gateway = start(&upstream.target(), &NO_RETRIES.replace("protocol: http2, ", ""));
+        assert_eq!(read_until_reset(&gateway).len(), length);
+    }
+}
+
+/// Reads a response with status 200 that is cut off; the part of its body before the reset.
+fn read_until_reset(gateway: &Gateway) -> Vec<u8> {
+    let mut client = Http2Client::connect(gateway.address());
+    let mut exchange = client.start(request("GET", "/", ""), true).expect("a stream");
+    assert_eq!(exchange.head().expect("a head before the reset").status(), 200);
+    let mut body = Vec::new();
+    loop {
+        match exchange.read() {
+            Ok(data) => body.extend_from_slice(&data.expect("no orderly end")),
+            Err(error) => {
+                assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR));
+                return body;
+            }
+        }
     }
 }
 
