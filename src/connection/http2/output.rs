@@ -117,9 +117,10 @@ impl BodySink for Http2Sink<'_> {
         body: &mut ResponseBody,
     ) -> Poll<io::Result<usize>> {
         let mut bytes = Vec::new();
-        let count = ready!(body.poll_body(cx, BodyEncoder::Plain, &mut bytes))?;
+        let read = body.poll_body(cx, BodyEncoder::Plain, &mut bytes);
+        // A body that breaks off may leave bytes as well: the rest of a compressor.
         self.unsent = bytes.into();
-        Poll::Ready(Ok(count))
+        read
     }
 
     fn finish(&mut self, trailers: Option<Fields>) {

@@ -1,6 +1,6 @@
 //! Servers that break off, do not speak HTTP/2, or flood.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use h2::Reason;
 use testkit::{
@@ -97,10 +97,38 @@ fn what_arrived_before_a_body_broke_off_reaches_an_http2_client() {
     }
 }
 
+#[test]
+fn what_was_compressed_before_a_body_broke_off_reaches_an_http2_client() {
+    let upstream = Upstream::with_handler(|_, socket| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n";
+        let body = "x".repeat(1000);
+        let _ = socket.write_all(format!("{head}{body}\r\n").as_bytes());
+        false
+    });
+    let gateway = start(
+        &upstream.target(),
+        "
+        listen: [{address: '127.0.0.1:0', http2: true}]
+        upstreams:
+          origin: {targets: [{target}], retries: 0}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: origin, compress: {types: ['*/*'], min_size: 1B}}
+        ",
+    );
+    // The break is often read together with the bytes.
+    for _ in 0..40 {
+        let encoded = read_until_reset(&gateway);
+        let mut decoded = Vec::new();
+        let _ = flate2::read::GzDecoder::new(&encoded[..]).read_to_end(&mut decoded);
+        assert_eq!(decoded.len(), 1000);
+    }
+}
+
 /// Reads a response with status 200 that is cut off; the part of its body before the reset.
 fn read_until_reset(gateway: &Gateway) -> Vec<u8> {
     let mut client = Http2Client::connect(gateway.address());
-    let mut exchange = client.start(request("GET", "/", ""), true).expect("a stream");
+    let get = request("GET", "/", "accept-encoding: gzip\r\n");
+    let mut exchange = client.start(get, true).expect("a stream");
     assert_eq!(exchange.head().expect("a head before the reset").status(), 200);
     let mut body = Vec::new();
     loop {
