@@ -214,6 +214,9 @@ fn check_head(
     if head.status > MAX_STATUS {
         return Err(malformed(FramingError::StatusLine));
     }
+    if head.length.is_some() && head.fields.get_all("content-length").nth(1).is_some() {
+        return Err(malformed(FramingError::LengthRepeated));
+    }
     if let Some(upgrade) = upgrade.filter(|_| head.status < 300) {
         upgrade.accept_http2(&mut head).map_err(malformed)?;
     }
