@@ -96,19 +96,24 @@ fn note_login(root: &Section<'_>, config: &Config) {
     }
 }
 
-/// Notes networks of every address among the proxies that may ask a `decide` route.
+/// Notes networks of every address among the trusted proxies.
 fn note_open_doors(root: &Section<'_>, config: &Config) {
-    if config.routes.iter().all(|route| route.decide.is_none()) {
-        return;
-    }
+    let is_asked = config.routes.iter().any(|route| route.decide.is_some());
     for (index, network) in config.client.trusted_proxies.iter().enumerate() {
         if network.0.prefix_len() == 0 {
-            let what = format!(
-                "`{}` are all addresses: every client may ask a `decide` route about any caller",
-                network.0
-            );
-            let section = root.at("client").at("trusted_proxies").index(index);
-            section.note(what, "the addresses of the proxies that ask");
+            let (danger, expected) = if is_asked {
+                (
+                    "every client may ask a `decide` route about any caller",
+                    "the addresses of the proxies that ask",
+                )
+            } else {
+                (
+                    "every client chooses, in `X-Forwarded-For`, the address by which limits and `deny` know it",
+                    "the addresses of the proxies in front of the gateway",
+                )
+            };
+            let what = format!("`{}` are all addresses: {danger}", network.0);
+            root.at("client").at("trusted_proxies").index(index).note(what, expected);
         }
     }
 }

@@ -151,18 +151,19 @@ fn a_decide_route_refuses_what_cannot_hold() {
 }
 
 #[test]
-fn a_decide_route_whose_askers_are_everyone_is_noted() {
-    let noted = |text: &str| -> usize {
+fn trusted_proxies_that_are_everyone_are_noted() {
+    let noted = |text: &str, danger: &str| -> usize {
         let notes = compile(text).unwrap().notes;
-        let noted = notes.iter().map(ToString::to_string);
-        noted.filter(|note| note.contains("every client may ask a `decide` route")).count()
+        notes.iter().filter(|note| note.to_string().contains(danger)).count()
     };
+    let (asks, chooses) = ("every client may ask a `decide` route", "every client chooses");
     for network in ["0.0.0.0/0", "'::/0'"] {
         let all = DOOR.replace("10.0.0.1/32", network);
-        assert_eq!(noted(&all), 1, "{network}");
-        assert_eq!(noted(&all.replace("decide: {}", "upstream: app")), 0, "{network}");
+        assert_eq!((noted(&all, asks), noted(&all, chooses)), (1, 0), "{network}");
+        let unasked = all.replace("decide: {}", "upstream: app");
+        assert_eq!((noted(&unasked, asks), noted(&unasked, chooses)), (0, 1), "{network}");
     }
-    assert_eq!(noted(DOOR), 0);
+    assert_eq!((noted(DOOR, asks), noted(DOOR, chooses)), (0, 0));
 }
 
 #[test]
