@@ -40,6 +40,16 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// What a fault of a configuration's `path` names as expected.
+    pub fn expected_at(&self, path: &Path) -> &'static str {
+        match self {
+            Self::Io(error) if error.kind() == io::ErrorKind::NotFound && path.is_relative() => {
+                "the path of a file; a relative one begins in the folder in which the gateway is started"
+            }
+            _ => self.expected(),
+        }
+    }
+
     /// What a fault names as expected.
     pub fn expected(&self) -> &'static str {
         match self {
@@ -202,6 +212,9 @@ mod tests {
         assert_eq!(message("/dev/zero".as_ref()), "the file is a device, expected a regular file");
         let missing = "the file does not exist, expected the path of a file";
         assert_eq!(message("/nowhere/at/all".as_ref()), missing);
+        let error = read_regular("nowhere".as_ref(), 10).unwrap_err();
+        assert!(error.expected_at("nowhere".as_ref()).contains("a relative one begins in"));
+        assert_eq!(error.expected_at("/nowhere".as_ref()), error.expected());
         let file = folder.path().join("file");
         fs::write(&file, "0123456789abc").unwrap();
         assert_eq!(read_regular(&file, 10).unwrap(), b"0123456789");

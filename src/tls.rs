@@ -121,13 +121,7 @@ impl TlsError {
     /// The expectation, for the text of a fault.
     pub fn expected(&self) -> &'static str {
         match self {
-            Self::Unreadable { path, error: FileError::Io(error) }
-                if error.kind() == std::io::ErrorKind::NotFound
-                    && Path::new(path).is_relative() =>
-            {
-                "the path of a file; a relative one begins in the folder in which the gateway is started"
-            }
-            Self::Unreadable { error, .. } => error.expected(),
+            Self::Unreadable { path, error } => error.expected_at(Path::new(path)),
             Self::Pem { what, .. } if what.contains("encrypted") => {
                 "a private key without a passphrase"
             }

@@ -174,6 +174,13 @@ impl ConsumersText<'_> {
             faults.add(location, &mismatch);
             return faults.faults;
         }
+        if is_blank(self.text) {
+            // A file that a program is about to write: an intended one without consumers is `[]`.
+            let start = Location { line: 1, column: 1, width: 1 };
+            let expected = "a list of consumers, or `[]` for none";
+            faults.add(start, &Mismatch::new("the file has no content", expected));
+            return faults.faults;
+        }
         // At most as many as fit, because the text may be no list of records.
         let starts = memchr::memmem::find_iter(self.text.as_bytes(), b"\n- ").count() + 1;
         sink.reserve(starts.min(self.text.len() / MIN_RECORD));
@@ -188,6 +195,12 @@ impl ConsumersText<'_> {
         }
         faults.faults
     }
+}
+
+/// True if the text has nothing but blank lines, comments and the mark of a document's start.
+fn is_blank(text: &str) -> bool {
+    let mut lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
+    lines.all(|line| line.is_empty() || line.starts_with('#') || line == "---")
 }
 
 /// The fault of a value that is not what a record has there.

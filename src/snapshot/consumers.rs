@@ -76,7 +76,9 @@ impl ConsumersFile {
         let name = self.path.display().to_string();
         let path = self.path.clone();
         let bytes = file::read_within(READ_TIMEOUT, move || file::read_regular(&path, MAX_LEN + 1));
-        let whole = |error: &FileError| Fault::of_file(&name, &error.to_string(), error.expected());
+        let whole = |error: &FileError| {
+            Fault::of_file(&name, &error.to_string(), error.expected_at(&self.path))
+        };
         let bytes = bytes.map_err(|error| Faults::from(whole(&error)))?;
         if bytes.len() as u64 > MAX_LEN {
             return Err(whole(&FileError::TooLong(MAX_LEN)).into());

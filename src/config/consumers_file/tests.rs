@@ -124,10 +124,20 @@ fn unusual_records_are_read_among_others() {
         assert_eq!(records.0.len(), 3, "{unusual}");
         assert_eq!(read_by_events(&text).0.0, records.0, "{unusual}");
     }
-    for text in ["", "# none\n", "[]", "---\n- name: a\n", "--- [{name: a}]", "- name: a\n..."] {
+    for text in ["[]", "# none\n[]", "---\n- name: a\n", "--- [{name: a}]", "- name: a\n..."] {
         let (records, faults) = read(text);
         assert_eq!(faults, [""; 0], "{text}");
         assert_eq!(records.0.len(), usize::from(text.contains("name")), "{text}");
+    }
+}
+
+#[test]
+fn a_file_without_content_is_a_fault() {
+    for text in ["", "\n", "# none\n", "\u{feff}\n---\n  # none"] {
+        let (records, faults) = read(text);
+        let fault =
+            "c.yaml:1:1: the file has no content, expected a list of consumers, or `[]` for none";
+        assert_eq!((records.0.len(), faults), (0, vec![fault.to_owned()]), "{text}");
     }
 }
 
