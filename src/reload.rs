@@ -10,9 +10,11 @@
 //! | `watch` | reloads when a file changes |
 //! | `consumers` | reads the consumers again when their file changes, and nothing else |
 //! | `folders` | finds the folders to watch: the file's, and those of links on the way to it |
+//! | `missing` | finds watched files that have been deleted |
 
 mod consumers;
 mod folders;
+mod missing;
 mod watch;
 
 use std::{

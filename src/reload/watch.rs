@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reloader, folders::add_folders, on_own_thread};
+use super::{Reloader, folders::add_folders, missing::MissingFiles, on_own_thread};
 use crate::{file::FileError, snapshot::ConsumersFile, tls::TlsFile};
 
 /// Delay before a changed file is read: editors write a file in several steps, and a certificate and its key may be in
@@ -57,13 +57,16 @@ impl Reloader {
                 return;
             }
         };
+        let missing = Arc::<Mutex<MissingFiles>>::default();
         loop {
             // The first check finds changes that preceded the watcher.
             let (reloader, watched) = (Arc::clone(&self), Arc::clone(&watched));
+            let missing = Arc::clone(&missing);
             let checked = on_own_thread(move || {
                 // Before the check, so that a change after it is reported.
                 watched.lock().update(|| reloader.folders());
                 reloader.reload_if_changed();
+                reloader.warn_of_missing_files(&mut missing.lock());
             });
             if let Err(error) = checked.await {
                 tracing::error!(%path, %error, "a reload could not run; the file is still watched");
@@ -130,17 +133,30 @@ impl Reloader {
         Ok(watched)
     }
 
-    /// The folders of the configuration file, of the certificates' files, of the file of consumers, and of the symbolic
-    /// links on the way to them.
+    /// The folders of the watched files, and of the symbolic links on the way to them.
     fn folders(&self) -> HashSet<PathBuf> {
+        let mut folders = HashSet::new();
+        self.for_watched_files(|path| add_folders(path, &mut folders));
+        folders
+    }
+
+    /// Calls `visit` with the configuration file, the certificates' files and the file of consumers.
+    fn for_watched_files(&self, visit: impl FnMut(&Path)) {
         let snapshot = self.shared.live.snapshot();
         let tls_files = snapshot.tls_files();
         let consumers = snapshot.consumers.file().map(ConsumersFile::path);
-        let mut folders = HashSet::new();
-        for path in tls_files.iter().map(TlsFile::path).chain([&*self.path]).chain(consumers) {
-            add_folders(path, &mut folders);
+        let files = tls_files.iter().map(TlsFile::path).chain([&*self.path]).chain(consumers);
+        files.for_each(visit);
+    }
+
+    /// Warns of files that have been deleted: the gateway could not start again.
+    fn warn_of_missing_files(&self, missing: &mut MissingFiles) {
+        let mut files = Vec::new();
+        self.for_watched_files(|path| files.push(path.to_owned()));
+        for path in missing.check(files) {
+            let path = path.display();
+            tracing::warn!(%path, "a file of the configuration no longer exists; what was read from it stays");
         }
-        folders
     }
 }
 
