@@ -146,11 +146,14 @@ fn describe_input_error(error: KeyInputError, policy: &LimitPolicy, count: usize
     match error {
         KeyInputError::Count if parts.is_empty() => {
             format!(
-                "{count} `key` parameters; expected none: this limit counts all callers together"
+                "`key` has {count} values; expected none: this limit counts all callers together"
             )
         }
+        KeyInputError::Count if parts == ["client_ip"] && count == 0 => {
+            "`key` has no value; expected the caller's address: the limit's key is `client_ip`".into()
+        }
         KeyInputError::Count => format!(
-            "{count} `key` parameters; expected {}, in this order: {}",
+            "`key` has {count} values; expected {}, in this order: {}",
             parts.len(),
             parts.join(", ")
         ),

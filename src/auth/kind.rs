@@ -2,6 +2,8 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use http::header;
+
 use super::forward::ForwardAuth;
 use super::jwt::JwtMethod;
 use crate::{identity::ApiKeySource, limit::Limit, tls::CertificateName};
@@ -62,6 +64,9 @@ impl AuthMethod {
                     out.push_str(if index == 0 { "" } else { " or " });
                     // Writing to a string cannot fail.
                     let _ = match source {
+                        ApiKeySource::Header(name) if *name == header::AUTHORIZATION => {
+                            write!(out, "the header {name} (after `Bearer`)")
+                        }
                         ApiKeySource::Header(name) => write!(out, "the header {name}"),
                         ApiKeySource::Query(name) => write!(out, "the query parameter {name}"),
                         ApiKeySource::Cookie(name) => write!(out, "the cookie {name}"),
@@ -71,7 +76,9 @@ impl AuthMethod {
             AuthKind::Basic { .. } => out.push_str("a name and a password"),
             AuthKind::Certificate { .. } => out.push_str("a client certificate"),
             AuthKind::Forward(_) => out.push_str("what the authentication service expects"),
-            AuthKind::Jwt(_) => out.push_str("a signed token (JWT) in the header authorization"),
+            AuthKind::Jwt(_) => {
+                out.push_str("a signed token (JWT) in the header authorization (after `Bearer`)");
+            }
         }
     }
 }

@@ -124,7 +124,7 @@ fn requests_without_valid_credentials_get_a_challenge() {
         let gateway = start(&upstream);
         let get = |path: &str, headers: &str| protocol.get(&gateway, path, headers);
         let missing = "the request has no credentials; expected an API key in the header x-api-key or the header \
-                       authorization or the query parameter key or the cookie key";
+                       authorization (after `Bearer`) or the query parameter key or the cookie key";
         let refused = get("/orders/1", "");
         assert_problem(&refused, 401, "Unauthorized", missing);
         assert!(refused.head.contains("Bearer realm=\"keys\"\r\n"), "{}", refused.head);

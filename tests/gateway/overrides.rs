@@ -343,7 +343,7 @@ fn faulty_requests_change_nothing() {
         (
             json!({"limit": "each", "key": ["a", "b"], "quota": 5}),
             400,
-            "2 `key` parameters; expected 1",
+            "`key` has 2 values; expected 1",
         ),
         (
             json!({"limit": "caller", "key": "", "quota": 5}),

@@ -185,7 +185,7 @@ fn challenges_name_the_methods() {
     assert_eq!(
         &*missing.detail,
         "the request has no credentials; expected an API key in the header x-api-key or the header \
-         authorization, or a client certificate"
+         authorization (after `Bearer`), or a client certificate"
     );
     let challenges: Vec<&str> = missing.challenges.iter().map(|text| &**text).collect();
     let own = "ApiKey realm=\"keys\", in=\"header\", name=\"x-api-key\"";
