@@ -148,13 +148,21 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
     Some(settings)
 }
 
-/// Notes routes with a fixed response, on which any token becomes active.
+/// Notes routes with a fixed response, on which no token becomes active.
 fn check_fixed_responses(root: &Section<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
-        if route.throttle && upstream.is_some_and(|upstream| upstream.respond.is_some()) {
-            let what = "a fixed response checks no token: every token becomes active on this route";
-            let section = root.at("routes").index(index).at("upstream");
+        let key = if route.respond.is_some() {
+            "respond"
+        } else if upstream.is_some_and(|upstream| upstream.respond.is_some()) {
+            "upstream"
+        } else {
+            continue;
+        };
+        if route.throttle {
+            let what = "a fixed response checks no token: this route makes no user active, and refuses new ones while \
+                        the throttle is on";
+            let section = root.at("routes").index(index).at(key);
             section.note(what, "`throttle: false` on this route");
         }
     }
