@@ -69,6 +69,21 @@ fn a_body_that_breaks_off_is_never_complete() {
     }
 }
 
+#[test]
+fn a_repeated_length_is_a_502() {
+    let upstream = raw_upstream(|raw, _| {
+        while let Some(stream) = read_request(raw) {
+            let lengths = block(&[("content-length", "2"), ("content-length", "2")]);
+            let mut head = vec![0x88];
+            head.extend(lengths);
+            raw.frame(kind::HEADERS, END_HEADERS, stream, &head);
+            raw.frame(kind::DATA, END_STREAM, stream, b"hi");
+        }
+    });
+    let gateway = start(&upstream.target(), NO_RETRIES);
+    assert_eq!(get(gateway.address(), "/", "").status, 502);
+}
+
 /// A gRPC client reads the initial metadata of a call, and the messages before its failure.
 #[test]
 fn what_arrived_before_a_body_broke_off_reaches_an_http2_client() {
