@@ -4,7 +4,7 @@
 //! charges its limits, delays it if needed, forwards it, and corrects the charges from the response.
 //! The modules that decide (`plan`, `limit`, `respond`) only compute results; the gateway acts on
 //! them. It does not depend on the protocol version: a connection passes a head and a
-//! [`ClientStream`], and writes the [`Response`].
+//! [`ClientStream`](crate::transport::ClientStream), and writes the [`Response`].
 //!
 //! The files, in the order of the path:
 //!
