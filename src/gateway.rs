@@ -1,4 +1,4 @@
-//! The path of a request through the gateway.
+//! [`Gateway`]: answers requests.
 //!
 //! [`Gateway::handle`] checks a request, plans it (route and keys), passes it through the throttle,
 //! charges its limits, delays it if needed, forwards it, and corrects the charges from the response.

@@ -175,7 +175,7 @@ impl ConsumersText<'_> {
             return faults.faults;
         }
         if is_blank(self.text) {
-            // A file that a program is about to write: an intended one without consumers is `[]`.
+            // Probably a program has truncated it, and is about to write it. A list without consumers is `[]`.
             let start = Location { line: 1, column: 1, width: 1 };
             let expected = "a list of consumers, or `[]` for none";
             faults.add(start, &Mismatch::new("the file has no content", expected));
@@ -199,7 +199,7 @@ impl ConsumersText<'_> {
 
 /// True if the text has nothing but blank lines, comments and the mark of a document's start.
 fn is_blank(text: &str) -> bool {
-    let mut lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
+    let mut lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(str::trim);
     lines.all(|line| line.is_empty() || line.starts_with('#') || line == "---")
 }
 

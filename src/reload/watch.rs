@@ -136,24 +136,24 @@ impl Reloader {
     /// The folders of the watched files, and of the symbolic links on the way to them.
     fn folders(&self) -> HashSet<PathBuf> {
         let mut folders = HashSet::new();
-        self.for_watched_files(|path| add_folders(path, &mut folders));
+        for path in self.watched_files() {
+            add_folders(&path, &mut folders);
+        }
         folders
     }
 
-    /// Calls `visit` with the configuration file, the certificates' files and the file of consumers.
-    fn for_watched_files(&self, visit: impl FnMut(&Path)) {
+    /// The configuration file, the certificates' files and the file of consumers.
+    fn watched_files(&self) -> Vec<PathBuf> {
         let snapshot = self.shared.live.snapshot();
         let tls_files = snapshot.tls_files();
         let consumers = snapshot.consumers.file().map(ConsumersFile::path);
         let files = tls_files.iter().map(TlsFile::path).chain([&*self.path]).chain(consumers);
-        files.for_each(visit);
+        files.map(Path::to_owned).collect()
     }
 
     /// Warns of files that have been deleted: the gateway could not start again.
     fn warn_of_missing_files(&self, missing: &mut MissingFiles) {
-        let mut files = Vec::new();
-        self.for_watched_files(|path| files.push(path.to_owned()));
-        for path in missing.check(files) {
+        for path in missing.check(self.watched_files()) {
             let path = path.display();
             tracing::warn!(%path, "a file of the configuration no longer exists; what was read from it stays");
         }

@@ -27,7 +27,7 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
         note_methods(&section, route);
         note_strip_prefix(&section, route);
     }
-    note_open_doors(root, config);
+    note_trusted_networks(root, config);
     note_unused_limits(root, config);
     note_tiers(root, config);
     note_login(root, config);
@@ -97,7 +97,7 @@ fn note_login(root: &Section<'_>, config: &Config) {
 }
 
 /// Notes networks of every address among the trusted proxies.
-fn note_open_doors(root: &Section<'_>, config: &Config) {
+fn note_trusted_networks(root: &Section<'_>, config: &Config) {
     let is_asked = config.routes.iter().any(|route| route.decide.is_some());
     for (index, network) in config.client.trusted_proxies.iter().enumerate() {
         if network.0.prefix_len() == 0 {

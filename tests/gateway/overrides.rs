@@ -30,6 +30,7 @@ upstreams: {hello: {respond: {body: hello}}}
 limits:
   each: {quota: 5, window: 1h, key: [consumer], tiers: [{match: {part: 'header:x-tier', values: [big]}, quota: 10}]}
   caller: {quota: 3, window: 1h, key: ['header:x-caller']}
+  address: {quota: 3, window: 1h, key: [client_ip]}
   trial: {quota: 1, window: 1h, key: [consumer], enforce: false}
   parallel: {algorithm: concurrency, quota: 2, window: 10s, key: [consumer]}
 routes:
@@ -344,6 +345,11 @@ fn faulty_requests_change_nothing() {
             json!({"limit": "each", "key": ["a", "b"], "quota": 5}),
             400,
             "`key` has 2 values; expected 1",
+        ),
+        (
+            json!({"limit": "address", "client_ip": "192.0.2.1", "quota": 5}),
+            400,
+            "`key` has no value; expected the caller's address",
         ),
         (
             json!({"limit": "caller", "key": "", "quota": 5}),

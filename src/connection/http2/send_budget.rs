@@ -3,6 +3,8 @@
 //! The library keeps all data that the client's windows allow until the socket accepts it: up to
 //! [`super::SEND_BUFFER`] for each stream, even after the response is complete and its request no longer in
 //! flight.
+//!
+//! A stream that will be reset waits here until the socket has accepted its data, which the library would discard.
 
 use std::{
     cell::{Cell, RefCell},

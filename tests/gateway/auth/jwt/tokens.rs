@@ -119,7 +119,8 @@ fn tokens_that_are_not_valid_get_a_401() {
     let missing = client.get("/", "Authorization: Basic YTpi\r\n");
     assert_eq!(missing.status, 401);
     assert_eq!(missing.header("www-authenticate"), Some("Bearer realm=\"login\""));
-    let detail = "the request has no credentials; expected a signed token (JWT) in the header authorization (after `Bearer`)";
+    let detail = "the request has no credentials; expected a signed token (JWT) in the header \
+                  authorization (after `Bearer`)";
     assert_eq!(missing.json()["detail"], detail);
     assert_eq!(upstream.request_count(), 0);
     assert_eq!(client.get("/", &bearer(good)).status, 200);
