@@ -142,6 +142,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_are_read_as_by_the_library() {
+        for name in ["x-request-id", "DATE", "Grpc-Accept-Encoding"] {
+            for at in 0..name.len() {
+                for byte in 0..=u8::MAX {
+                    let mut changed = name.as_bytes().to_owned();
+                    changed[at] = byte;
+                    let expected = HeaderName::from_bytes(&changed).ok();
+                    assert_eq!(header_name(&changed).ok(), expected, "{name} {at} {byte}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn trailers_are_bounded_by_their_lines() {
         let value = |length: usize| HeaderValue::from_maybe_shared("x".repeat(length)).unwrap();
         let mut map = HeaderMap::new();

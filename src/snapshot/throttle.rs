@@ -246,6 +246,8 @@ routes:
   - {name: app, match: {path: /}, upstream: app}
   - {name: hello, match: {path: /hello}, upstream: hello}
   - {name: health, match: {path: /health}, upstream: hello, throttle: false}
+  - {name: own, match: {path: /own}, respond: {}}
+  - {name: own-health, match: {path: /own-health}, respond: {}, throttle: false}
 ";
 
     fn compile(throttle: &str) -> Result<Snapshot, String> {
@@ -318,8 +320,9 @@ routes:
         let token = "max_active: 10}\nclient: {token: [cookie:session]";
         let notes = compile(token).unwrap().notes;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].starts_with("t.yaml:8:"), "{notes:?}");
+        assert!(notes[1].starts_with("t.yaml:10:"), "{notes:?}");
         let text = format!("workers: 1\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap();
         assert!(Snapshot::compile(&loaded).unwrap().notes.is_empty(), "no throttle, no note");
