@@ -81,6 +81,15 @@ defaults
 
     /// Starts Caddy with these sites of a Caddyfile, in a directory for its files.
     pub(crate) fn caddy(directory: &Path, sites: &str, ports: &[u16]) -> Self {
+        Self::caddy_program(&interpreters::caddy(), directory, sites, ports)
+    }
+
+    /// Starts an old Caddy in the same way.
+    pub(crate) fn old_caddy(directory: &Path, sites: &str, ports: &[u16]) -> Self {
+        Self::caddy_program(&interpreters::old_caddy(), directory, sites, ports)
+    }
+
+    fn caddy_program(program: &Path, directory: &Path, sites: &str, ports: &[u16]) -> Self {
         let root = directory.display();
         let config = format!(
             "{{
@@ -102,7 +111,7 @@ defaults
         );
         let file = directory.join("Caddyfile");
         fs::write(&file, config).expect("a file");
-        let mut command = Command::new(interpreters::caddy());
+        let mut command = Command::new(program);
         command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
         Self::start(command.arg(file), ports)
     }

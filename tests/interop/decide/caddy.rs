@@ -45,6 +45,15 @@ fn caddy_asks_about_the_request_that_it_received() {
 }
 
 #[test]
+fn an_old_caddy_passes_no_spelling_of_the_consumer() {
+    let [long, short, _] = blocks();
+    for configuration in [long, short] {
+        let asker = Asker::start(&page(), &configuration, Server::old_caddy);
+        asker.assert_passes_no_spelling_of_the_consumer();
+    }
+}
+
+#[test]
 fn caddy_refuses_while_tidegate_is_away_unless_configured_otherwise() {
     let [long, short, handler] = blocks();
     for configuration in [long, short] {

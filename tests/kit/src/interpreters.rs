@@ -73,6 +73,12 @@ pub fn caddy() -> PathBuf {
     interpreter().with_file_name("caddy")
 }
 
+/// The path of an old Caddy, which passes more of a client's headers than today's.
+#[must_use]
+pub fn old_caddy() -> PathBuf {
+    interpreter().with_file_name("../old/bin/caddy")
+}
+
 /// A command of the Node.js that has the modules of Debian's packages node-jose and node-ws.
 #[must_use]
 pub fn node() -> Command {
