@@ -35,9 +35,12 @@ mod redis;
 
 pub use self::{
     cache::{FOUND_TIME, OUTAGE_TIME, UNKNOWN_TIME},
-    change::{ChangeError, ChangeOutcome},
+    change::{ChangeError, ChangeOutcome, PutConsumer},
     lookup::{ConsumerLookup, ConsumerStore, LookupOutcome, PendingLookup},
     query::LookupFailed,
-    record::{MAX_KEYS, RequestedConsumerKey, parse_consumer, parse_key},
+    record::{
+        CredentialChange, MAX_KEYS, RequestedConsumer, RequestedConsumerKey, parse_consumer,
+        parse_key, parse_requested,
+    },
     redis::MAX_RECORD,
 };

@@ -17,7 +17,9 @@ use super::{
 use crate::{
     auth::ApiKey,
     config::{ConsumerConfig, ConsumerKeyConfig},
-    consumer_store::{ChangeError, ChangeOutcome, ConsumerStore, parse_consumer, parse_key},
+    consumer_store::{
+        ChangeError, ChangeOutcome, ConsumerStore, PutConsumer, parse_key, parse_requested,
+    },
     gateway::Shared,
 };
 
@@ -81,19 +83,19 @@ pub(super) struct AddedKey {
 /// The name in the path.
 type Name = Result<Path<String>, PathRejection>;
 
-/// Creates a consumer, or replaces it.
+/// Creates a consumer, or replaces it. Without `keys` or `password`, a consumer that exists keeps its own.
 pub(super) async fn put(
     State(context): State<AdminContext>,
     WholeBody(body): WholeBody,
 ) -> Response {
     let shared = &context.shared;
     let Some(store) = store(shared) else { return no_store() };
-    let consumer = match parse_consumer(&body) {
-        Ok(consumer) => consumer,
+    let requested = match parse_requested(&body) {
+        Ok(requested) => requested,
         Err(detail) => return problem(StatusCode::BAD_REQUEST, &detail, &[]),
     };
-    match store.put(&consumer).await {
-        Ok(outcome) => {
+    match store.put(&requested).await {
+        Ok(PutConsumer { outcome, consumer }) => {
             let (name, keys) = (&*consumer.name, consumer.keys.len());
             let plan = consumer.plan.as_deref().unwrap_or("none");
             let (disabled, billing_day) = (consumer.disabled, consumer.billing_day);

@@ -6,7 +6,7 @@
 use super::{
     lookup::ConsumerStore,
     query::OwnedQuery,
-    record::{MAX_KEYS, check, hash_of, read_consumer, text_of},
+    record::{MAX_KEYS, RequestedConsumer, check, hash_of, read_consumer, text_of},
     redis::RecordText,
 };
 use crate::{
@@ -25,6 +25,15 @@ pub enum ChangeOutcome {
     Created,
     /// It took the place of another.
     Replaced,
+}
+
+/// A consumer that was created or replaced.
+#[derive(Debug)]
+pub struct PutConsumer {
+    /// Whether there was one before.
+    pub outcome: ChangeOutcome,
+    /// Its record now.
+    pub consumer: ConsumerConfig,
 }
 
 /// Why a change was not made.
@@ -85,30 +94,32 @@ impl ConsumerStore {
         self.stored(name).await?.existing()
     }
 
-    /// Creates the consumer, or replaces its record.
+    /// Creates the consumer, or replaces its record. Credentials that the request does not name stay.
     ///
     /// # Errors
     ///
     /// A key is another consumer's, or Redis gives no reply.
-    pub async fn put(&self, consumer: &ConsumerConfig) -> Result<ChangeOutcome, ChangeError> {
-        check(consumer).map_err(ChangeError::Faulty)?;
-        for hash in consumer.keys.iter().filter_map(hash_of) {
-            self.ensure_free(&hash, &consumer.name).await?;
+    pub async fn put(&self, requested: &RequestedConsumer) -> Result<PutConsumer, ChangeError> {
+        let name = &requested.consumer.name;
+        for hash in requested.consumer.keys.iter().filter_map(hash_of) {
+            self.ensure_free(&hash, name).await?;
         }
-        let before = self.replace(&consumer.name, |_| Ok(Some(consumer.clone()))).await?;
-        let claimed = self.claim_keys(consumer).await;
-        let removed = before.consumer.iter().flat_map(|before| &before.keys);
-        let removed: Vec<KeyHash> = removed.filter_map(hash_of).collect();
-        self.forget(
-            &consumer.name,
-            removed.iter().copied().chain(consumer.keys.iter().filter_map(hash_of)),
-        );
-        claimed?;
+        let mut consumer = requested.consumer.clone();
+        let before = self.replace(name, |before| {
+            consumer = requested.merged(before.consumer.as_ref());
+            check(&consumer).map_err(ChangeError::Faulty)?;
+            Ok(Some(consumer.clone()))
+        });
+        let before = before.await?;
+        let claimed = self.claim_keys(&consumer).await;
+        let earlier: Vec<KeyHash> = keys_of(&before).collect();
         let kept: Vec<KeyHash> = consumer.keys.iter().filter_map(hash_of).collect();
-        self.release_keys(&consumer.name, removed.iter().filter(|hash| !kept.contains(hash)))
-            .await?;
+        self.forget(name, earlier.iter().chain(&kept).copied());
+        claimed?;
+        self.release_keys(name, earlier.iter().filter(|hash| !kept.contains(hash))).await?;
         let is_new = before.text.is_empty();
-        Ok(if is_new { ChangeOutcome::Created } else { ChangeOutcome::Replaced })
+        let outcome = if is_new { ChangeOutcome::Created } else { ChangeOutcome::Replaced };
+        Ok(PutConsumer { outcome, consumer })
     }
 
     /// Deletes the consumer and its keys.

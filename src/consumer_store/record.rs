@@ -11,7 +11,61 @@ use crate::{
 /// Maximum number of keys of a consumer.
 pub const MAX_KEYS: usize = 64;
 
-/// Reads the record of a consumer from a request. Hashes are in lower case then.
+/// What a request for a consumer says about one kind of its credentials.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CredentialChange {
+    /// The request does not name them: a consumer that exists keeps its own.
+    Keep,
+    /// The request names them, if only as an empty list or null.
+    Replace,
+}
+
+/// The record of a consumer as a request has it.
+///
+/// A request that changes a plan and names no credentials must not lock the customer out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestedConsumer {
+    /// The record.
+    pub consumer: ConsumerConfig,
+    /// Whether `keys` replaces the consumer's keys.
+    pub keys: CredentialChange,
+    /// Whether `password` replaces the consumer's password.
+    pub password: CredentialChange,
+}
+
+impl RequestedConsumer {
+    /// The record that replaces `before`, or a new one if there was none.
+    pub(super) fn merged(&self, before: Option<&ConsumerConfig>) -> ConsumerConfig {
+        let mut merged = self.consumer.clone();
+        if let Some(before) = before {
+            if self.keys == CredentialChange::Keep {
+                merged.keys.clone_from(&before.keys);
+            }
+            if self.password == CredentialChange::Keep {
+                merged.password.clone_from(&before.password);
+            }
+        }
+        merged
+    }
+}
+
+/// Reads the body of a request for a consumer. Hashes are in lower case then.
+///
+/// # Errors
+///
+/// What is wrong, and what was expected.
+pub fn parse_requested(body: &[u8]) -> Result<RequestedConsumer, String> {
+    let consumer = parse_consumer(body)?;
+    // The body has just been read as an object.
+    let members: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).unwrap_or_default();
+    let change = |name: &str| {
+        if members.contains_key(name) { CredentialChange::Replace } else { CredentialChange::Keep }
+    };
+    Ok(RequestedConsumer { consumer, keys: change("keys"), password: change("password") })
+}
+
+/// Reads the record of a consumer. Hashes are in lower case then.
 ///
 /// # Errors
 ///
@@ -149,6 +203,30 @@ mod tests {
         assert_eq!(read_consumer("other", text.as_bytes()), None, "a record under another name");
         let long = format!("{text}{}", " ".repeat(MAX_RECORD));
         assert_eq!(read_consumer("acme", long.as_bytes()), None);
+    }
+
+    #[test]
+    fn credentials_that_a_request_does_not_name_are_kept() {
+        let before = format!(
+            r#"{{"name": "a", "plan": "free", "keys": [{{"sha256": "{}"}}], "password": "$2y$04$ZTWSX.0UDtfHZJGRcCTlB.dkC9j.jI8zkjfa/2ndeFU.GgjBofqQG"}}"#,
+            hash("a")
+        );
+        let before = parse_consumer(before.as_bytes()).unwrap();
+        for (body, keys, has_password) in [
+            (r#"{"name": "a", "plan": "gold"}"#, 1, true),
+            (r#"{"name": "a", "plan": "gold", "keys": []}"#, 0, true),
+            (r#"{"name": "a", "plan": "gold", "password": null}"#, 1, false),
+        ] {
+            let requested = parse_requested(body.as_bytes()).unwrap();
+            let merged = requested.merged(Some(&before));
+            assert_eq!(merged.plan.as_deref(), Some("gold"), "{body}");
+            assert_eq!(
+                (merged.keys.len(), merged.password.is_some()),
+                (keys, has_password),
+                "{body}"
+            );
+            assert_eq!(requested.merged(None), requested.consumer, "{body}");
+        }
     }
 
     #[test]

@@ -265,6 +265,23 @@ fn a_consumer_is_replaced_disabled_and_deleted() {
 }
 
 #[test]
+fn a_new_plan_leaves_a_consumer_its_credentials() {
+    let (redis, clock) = (RedisServer::start(), clock());
+    let gateway = start(&redis, &clock);
+    create(&gateway, "acme", "free");
+    let record = json!({"name": "acme", "plan": "gold"});
+    let (replaced, body) = answer(&gateway, "POST /api/consumers", &record);
+    assert_eq!(
+        (replaced, &body["plan"], body["keys"].as_array().map(Vec::len)),
+        (200, &"gold".into(), Some(1))
+    );
+    assert_eq!(with_key(&gateway, "/gold", "key of acme").status, 200);
+    let record = json!({"name": "acme", "plan": "gold", "keys": []});
+    assert_eq!(answer(&gateway, "POST /api/consumers", &record).0, 200);
+    assert_eq!(status(&gateway, "key of acme"), 401, "the request removed the key");
+}
+
+#[test]
 fn who_is_known_goes_on_while_redis_is_down() {
     let (mut redis, clock) = (RedisServer::start(), clock());
     let gateway = start(&redis, &clock);
