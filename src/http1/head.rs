@@ -263,16 +263,18 @@ impl HeadParser<StatusLine> {
         if head.status == 101 { Err(FramingError::UnexpectedUpgrade) } else { Ok(head) }
     }
 
-    /// As [`Self::finish`], for the response to a request for an upgrade: a 101 without a body is accepted.
+    /// As [`Self::finish`], for the response to a request for an upgrade: a 101 is accepted.
+    ///
+    /// A 1xx response ends at its empty line, whatever its fields say (RFC 9112, 6.3), so a length in it is ignored.
     ///
     /// # Errors
-    /// The body's length is ambiguous, or a 101 declares one or is not HTTP/1.1.
+    /// The body's length is ambiguous, or a 101 is not HTTP/1.1.
     pub fn finish_upgrade(&mut self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let StatusLine { status, version } = self.start.take().ok_or(FramingError::StatusLine)?;
-        let length = self.summary.body_length(version)?;
-        if status == 101 && (length.is_some() || version != Version::Http11) {
+        if status == 101 && version != Version::Http11 {
             return Err(FramingError::UnexpectedUpgrade);
         }
+        let length = if status < 200 { None } else { self.summary.body_length(version)? };
         let fields = self.take_fields(bytes);
         Ok(ResponseHead { status, version, fields, length, connection: self.summary.connection })
     }

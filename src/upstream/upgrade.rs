@@ -91,6 +91,10 @@ impl UpgradeRequest {
             is_accepted &= head.fields.get(ACCEPT) == Some(expected.as_bytes());
             self.set_accept(head, expected);
         }
+        // A 101 has no body, so these fields say nothing.
+        for name in ["content-length", "transfer-encoding"] {
+            head.fields.remove(name);
+        }
         self.set_status(head);
         if is_accepted { Ok(()) } else { Err(FramingError::UnexpectedUpgrade) }
     }

@@ -146,6 +146,31 @@ fn a_101_that_was_asked_for_begins_a_tunnel() {
     });
 }
 
+/// A 1xx response ends at its empty line, whatever its fields say: RFC 9112, 6.3.
+#[test]
+fn a_101_with_a_length_begins_a_tunnel() {
+    for length in
+        ["Content-Length: 0\r\n", "Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"]
+    {
+        on_protocols(&HTTP1, |protocol| {
+            let upstream = Upstream::with_handler(move |_, socket| {
+                let head = SWITCHING.replace("X-Own: 1\r\n", length);
+                let _ = socket.write_all(head.as_bytes());
+                echo(socket);
+                false
+            });
+            let gateway = start(&upstream);
+            let mut client = protocol.connect_http1(&gateway);
+            let response = client.send(request("/x")).read_response();
+            assert_eq!(response.status, 101, "{length}");
+            for name in ["content-length", "transfer-encoding"] {
+                assert_eq!(response.header(name), None, "{length}");
+            }
+            assert_echoes(&mut client, "hello, tunnel");
+        });
+    }
+}
+
 /// The client would take any other answer for a cache's or another protocol's.
 #[test]
 fn a_101_that_does_not_answer_the_key_is_a_502() {

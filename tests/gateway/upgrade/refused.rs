@@ -24,8 +24,6 @@ fn a_101_that_was_not_asked_for_is_an_error() {
         (&websocket, "Upgrade: websocket\r\nUpgrade: h2c\r\n\r\n"),
         (&websocket, "Upgrade: websocket/13\r\n\r\n"),
         (&websocket, "\r\n"),
-        (&websocket, "Upgrade: websocket\r\nContent-Length: 0\r\n\r\n"),
-        (&websocket, "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ] {
         let upstream = Upstream::with_handler(move |_, socket| {
             let _ = socket.write_all(format!("{switching}{response}secret").as_bytes());
