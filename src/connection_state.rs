@@ -81,6 +81,9 @@ pub enum ConnectionState {
 /// Maximum time between two updates of a worker's coarse time, in ms.
 pub const COARSE_TICK: u64 = 100;
 
+/// The slowest upload that `request_timeout` does not end, in bytes per second.
+pub const MIN_BODY_RATE: u64 = 512;
+
 /// The event that a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {

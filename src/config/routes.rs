@@ -76,7 +76,8 @@ pub struct RouteConfig {
     #[serde(default)]
     pub headers: RouteHeaders,
     /// Maximum time from the end of the request's head to the response's head, including delays by limits,
-    /// connecting and retries. Beyond it, 504, or 408 if the gateway was waiting for the client's body.
+    /// connecting and retries. Beyond it, 504, or 408 if the gateway was waiting for the client's body. Time in which
+    /// the body arrives does not count, as far as it arrives at 512 bytes a second or faster.
     #[serde(default = "RouteConfig::default_request_timeout")]
     pub request_timeout: TimeoutConfig,
     /// Maximum time without progress in a response's body. Beyond it, the response is cut off.
@@ -124,7 +125,7 @@ impl RouteConfig {
     }
 
     fn default_request_timeout() -> TimeoutConfig {
-        TimeoutConfig::from_secs(60)
+        TimeoutConfig::from_secs(120)
     }
 
     fn default_response_idle_timeout() -> TimeoutConfig {

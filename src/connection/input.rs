@@ -376,7 +376,11 @@ impl ClientStream for Connection {
         if self.poll_interim(cx).is_err() {
             return Poll::Ready(Err(BodyError::ClientClosed));
         }
-        self.input.borrow_mut().poll_body(&self.socket, cx, encoder, out)
+        let read = self.input.borrow_mut().poll_body(&self.socket, cx, encoder, out);
+        if let Poll::Ready(Ok(count @ 1..)) = read {
+            self.state().note_body(count);
+        }
+        read
     }
 
     fn abandon_body(&self) {

@@ -5,7 +5,9 @@ use std::{
     task::Waker,
 };
 
-use super::{COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, Wait};
+use super::{
+    COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, MIN_BODY_RATE, Wait,
+};
 use crate::clock::{CoarseClock, CoarseTime};
 
 /// When a sweep wakes a connection's task.
@@ -26,6 +28,8 @@ pub struct StateCell {
     close_mode: Cell<CloseMode>,
     sweep_wake: Cell<SweepWake>,
     waker: RefCell<Option<Waker>>,
+    /// The time at which the current request's body was read last; `None` before its first byte.
+    body_read_at: Cell<Option<CoarseTime>>,
 }
 
 impl StateCell {
@@ -38,6 +42,7 @@ impl StateCell {
             close_mode: Cell::new(CloseMode::KeepOpen),
             sweep_wake: Cell::new(SweepWake::OnTimeout),
             waker: RefCell::new(None),
+            body_read_at: Cell::new(None),
         }
     }
 
@@ -69,7 +74,27 @@ impl StateCell {
 
     /// Enters [`ConnectionState::Request`] without a deadline: the route is not known yet.
     pub fn begin_request(&self) {
+        self.body_read_at.set(None);
         self.enter(ConnectionState::Request { deadline: None, wait: Wait::Internal });
+    }
+
+    /// Notes that `bytes` of the request's body were read, and moves the request's deadline by the time since the last
+    /// read: an upload that flows is not late, however long it takes.
+    ///
+    /// The bytes pay for at most the time that they take at [`MIN_BODY_RATE`]. A client that sends a byte now and then
+    /// gains nothing.
+    pub fn note_body(&self, bytes: usize) {
+        let now = self.now();
+        let last_read = self.body_read_at.replace(Some(now));
+        let ConnectionState::Request { deadline: Some(deadline), wait } = self.state.get() else {
+            return;
+        };
+        let ((Some(since), _) | (None, Wait::ClientBody { since })) = (last_read, wait) else {
+            return;
+        };
+        let flowed = now.saturating_sub(since).min(bytes as u64 * 1_000 / MIN_BODY_RATE);
+        let deadline = Some(deadline.saturating_add(flowed));
+        self.set(ConnectionState::Request { deadline, wait });
     }
 
     /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.

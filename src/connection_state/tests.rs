@@ -42,6 +42,28 @@ fn request_timeout_applies_whatever_the_request_waits_for() {
 }
 
 #[test]
+fn a_body_that_flows_moves_the_deadline_by_the_time_that_it_takes() {
+    let (cell, clock) = cell(1000);
+    cell.begin_request();
+    cell.set_request_timeout(Some(1000));
+    cell.begin_client_body_wait();
+    clock.set(ms(1500));
+    cell.note_body(4096);
+    cell.begin_upstream_wait(None);
+    assert_eq!((due(&cell, 2599), due(&cell, 2600)), (None, Some(ExpiredDeadline::Request)));
+    clock.set(ms(2000));
+    cell.note_body(51);
+    assert_eq!(
+        (due(&cell, 2698), due(&cell, 2699)),
+        (None, Some(ExpiredDeadline::Request)),
+        "51 bytes pay for 99 ms"
+    );
+    cell.set_request_timeout(None);
+    cell.note_body(4096);
+    assert_eq!(due(&cell, 1 << 40), None);
+}
+
+#[test]
 fn timeout_names_the_side_that_was_waited_for() {
     let (cell, clock) = cell(1000);
     cell.begin_request();

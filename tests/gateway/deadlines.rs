@@ -15,7 +15,7 @@ use std::{
 use testkit::{
     client::Client,
     gateway::Gateway,
-    protocol::on_every_protocol,
+    protocol::{AnyClient, on_every_protocol},
     upstream::{Upstream, read_until_closed},
     wait::{eventually, sleep, until_unchanged},
     yaml::fill,
@@ -131,6 +131,52 @@ fn a_stalled_body_is_a_408_and_no_upstream_failure() {
         }
         assert_eq!(upstream.request_count(), 0);
         assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+    });
+}
+
+/// A gateway whose requests have a second.
+fn start_with_a_second(upstream: &Upstream) -> Gateway {
+    start(&fill(
+        "
+        upstreams: {origin: {targets: [{target}]}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin, request_timeout: 1s}]
+        ",
+        [("target", upstream.target())],
+    ))
+}
+
+/// Sends `piece` 20 times, one each 150 ms of the gateway's clock.
+fn send_slowly(gateway: &Gateway, client: &mut AnyClient, piece: &[u8]) -> bool {
+    let length = 20 * piece.len();
+    client.start("POST", "/", format!("Content-Length: {length}\r\n"), true);
+    (1..=20).all(|number| {
+        // Real time: the bytes are on their way to a worker's thread.
+        sleep(Duration::from_millis(20));
+        gateway.clock.advance(Duration::from_millis(150));
+        client.try_send(piece, number == 20)
+    })
+}
+
+#[test]
+fn a_body_that_flows_is_not_late() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = start_with_a_second(&upstream);
+        let mut client = protocol.connect(&gateway);
+        assert!(send_slowly(&gateway, &mut client, &[b'x'; 1024]), "the upload is not ended");
+        assert_eq!(client.read_response().status, 200);
+    });
+}
+
+#[test]
+fn a_body_that_trickles_is_late() {
+    on_every_protocol(|protocol| {
+        let upstream = Upstream::hello();
+        let gateway = start_with_a_second(&upstream);
+        let mut client = protocol.connect(&gateway);
+        send_slowly(&gateway, &mut client, b"x");
+        assert_eq!(client.read_response().status, 408);
+        assert_eq!(upstream.request_count(), 0);
     });
 }
 

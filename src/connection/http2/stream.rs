@@ -282,7 +282,10 @@ impl ClientStream for Http2Stream {
         let take = |data: &[u8]| encoder.write(out, |out| out.extend_from_slice(data));
         match ready!(stream.poll_data(cx, take)) {
             Ok(0) => {}
-            Ok(count) => return Poll::Ready(Ok(count)),
+            Ok(count) => {
+                self.state().note_body(count);
+                return Poll::Ready(Ok(count));
+            }
             Err(error) => return Poll::Ready(Err(body_error(&error))),
         }
         match ready!(stream.poll_trailers(cx)) {
