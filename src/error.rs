@@ -108,7 +108,9 @@ pub enum GatewayError {
     #[error("{0}")]
     UnreadableBody(UnreadableBody),
     /// The body did not arrive in time.
-    #[error("the request's body did not arrive in time")]
+    #[error(
+        "the request's body did not arrive in time: it paused for http.body_timeout, or was slower than the minimum rate"
+    )]
     BodyTimeout,
     /// The body ended early.
     #[error("the request's body ended early")]
@@ -236,7 +238,7 @@ impl GatewayError {
                 | UpstreamError::Overloaded(_)
                 | UpstreamError::Shortage(_),
             ) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Upstream(UpstreamError::Timeout(_)) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(UpstreamError::UpgradeUnsupported) => StatusCode::NOT_IMPLEMENTED,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
         }
@@ -246,7 +248,9 @@ impl GatewayError {
     pub fn detail(&self) -> Cow<'static, str> {
         let text = match self {
             Self::Throttled(_) => THROTTLED,
-            Self::Upstream(UpstreamError::Timeout) => "the upstream did not answer in time",
+            Self::Upstream(UpstreamError::Timeout(passed)) => {
+                return format!("the upstream did not answer within {}", passed.key()).into();
+            }
             Self::Upstream(UpstreamError::Connect(_)) => "the upstream cannot be reached",
             Self::Upstream(UpstreamError::Failed(_)) => {
                 "the upstream's response broke off or was malformed"

@@ -77,7 +77,8 @@ pub use endpoint::{EndpointState, FAILURE_KINDS, InFlight, LastChange};
 pub use endpoint_address::EndpointAddress;
 pub use endpoint_set::{EndpointSet, Member};
 pub use forward::{
-    AttemptLog, ForwardError, ForwardInput, LoadBalancer, PlaceOwner, UpstreamError, retry_seconds,
+    AttemptLog, ForwardError, ForwardInput, LoadBalancer, PassedTimeout, PlaceOwner, UpstreamError,
+    retry_seconds,
 };
 pub use headers::{ProtectedHeaders, dashed_alias, write_response_fields};
 pub use http2::RequestLost;

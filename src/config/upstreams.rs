@@ -46,7 +46,8 @@ pub struct UpstreamConfig {
     /// Send a PROXY protocol header with the client's address on each connection, which then carries one
     /// request. Default: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// Maximum time to connect to a target. Beyond it, 502.
+    /// Maximum time to connect to a target. Beyond it, 502. While another target can be tried, at most 1 s; the only
+    /// target left is tried twice, since nothing of the request was sent.
     pub connect_timeout: Duration,
     /// Maximum time to wait for the head of the response. Beyond it, 504.
     pub response_timeout: Duration,
@@ -108,8 +109,8 @@ impl Default for UpstreamConfig {
             protocol: Protocol::Http1,
             tls: UpstreamTls::default(),
             send_proxy: None,
-            connect_timeout: Duration::from_secs(1),
-            response_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(3),
+            response_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(60),
             retries: 1,
             retry_on: vec![RetryCondition::Connect, RetryCondition::Reset],

@@ -179,7 +179,7 @@ impl Gateway {
 fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
     match error {
         UpstreamError::Connect(_) => counters.connect.add(1),
-        UpstreamError::Timeout => counters.timeout.add(1),
+        UpstreamError::Timeout(_) => counters.timeout.add(1),
         UpstreamError::Failed(_) => counters.broken.add(1),
         // Not failures of a server: it lacks a feature, or the request was never sent.
         UpstreamError::UpgradeUnsupported

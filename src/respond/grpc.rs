@@ -26,7 +26,7 @@ impl GrpcStatus {
             | GatewayError::Throttled(_)
             | GatewayError::TooManyFailures(_)
             | GatewayError::BodyTooLong(_) => Self::ResourceExhausted,
-            GatewayError::Upstream(UpstreamError::Timeout)
+            GatewayError::Upstream(UpstreamError::Timeout(_))
             | GatewayError::BodyTimeout
             | GatewayError::DelayTimeout
             | GatewayError::Framing(FramingError::HeadTimeout) => Self::DeadlineExceeded,
@@ -153,7 +153,13 @@ mod tests {
         for (error, status, http) in [
             (GatewayError::LimitExceeded, "8", 429),
             (GatewayError::BodyTooLong(5), "8", 413),
-            (GatewayError::Upstream(UpstreamError::Timeout), "4", 504),
+            (
+                GatewayError::Upstream(UpstreamError::Timeout(
+                    crate::upstream::PassedTimeout::Request,
+                )),
+                "4",
+                504,
+            ),
             (GatewayError::BodyTimeout, "4", 408),
             (GatewayError::DelayTimeout, "4", 503),
             (GatewayError::Upstream(UpstreamError::Connect(refused())), "14", 502),

@@ -73,6 +73,8 @@ pub struct EndpointState {
     view: AtomicU64,
     /// The time of the last success, in ms of the uptime.
     last_success: AtomicU64,
+    /// The time at which it last accepted a connection, in ms of the uptime.
+    last_connect: AtomicU64,
     /// The peak EWMA of its latency, packed.
     latency: AtomicU64,
     /// The share of errors among its responses, packed.
@@ -126,6 +128,7 @@ impl EndpointState {
             is_starved: AtomicBool::new(false),
             view: AtomicU64::new(HealthView::default().to_bits()),
             last_success: AtomicU64::new(0),
+            last_connect: AtomicU64::new(0),
             latency: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             adaptive_limit: AtomicU32::new(NO_LIMIT),
@@ -164,6 +167,16 @@ impl EndpointState {
     /// The time of the last success; zero before the first.
     pub(super) fn last_success(&self) -> CoarseTime {
         CoarseTime::from_ms(self.last_success.load(Relaxed))
+    }
+
+    /// The time at which it last accepted a connection.
+    pub(super) fn last_connect(&self) -> CoarseTime {
+        CoarseTime::from_ms(self.last_connect.load(Relaxed))
+    }
+
+    /// Notes that it accepted a connection at `now`.
+    pub(super) fn note_connect(&self, now: CoarseTime) {
+        self.last_connect.fetch_max(now.as_ms(), Relaxed);
     }
 
     /// Sets the time of the last success. A lost update is harmless.

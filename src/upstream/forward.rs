@@ -49,8 +49,8 @@ pub enum UpstreamError {
     #[error("no connection to the upstream: {0}")]
     Connect(io::Error),
     /// The response's head did not arrive in time.
-    #[error("no response from the upstream in time")]
-    Timeout,
+    #[error("no response from the upstream within {}", .0.key())]
+    Timeout(PassedTimeout),
     /// The connection failed, or the response was malformed.
     #[error("the upstream failed: {0}")]
     Failed(io::Error),
@@ -70,6 +70,25 @@ pub enum UpstreamError {
     /// CONNECT, or answered 2xx instead of 101.
     #[error("the upstream does not accept this upgrade")]
     UpgradeUnsupported,
+}
+
+/// The configured time that has passed without a response's head.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PassedTimeout {
+    /// The upstream's `response_timeout`.
+    Response,
+    /// The route's `request_timeout`.
+    Request,
+}
+
+impl PassedTimeout {
+    /// The key of the configuration.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Response => "response_timeout",
+            Self::Request => "request_timeout",
+        }
+    }
 }
 
 /// The reason why a request was not forwarded, by the side that failed.

@@ -262,6 +262,7 @@ impl Pool {
         let is_http1 = self.upgrades_over_http1(wanted);
         let guard = ConnectionGuard::open(&self.endpoint, wanted.max_connections)?;
         let socket = self.connect_socket(wanted.proxied).await?;
+        self.endpoint.note_connect(self.coarse_clock.now());
         let transport = match &self.target().tls {
             None => Transport::Plain(socket),
             Some(tls) => {

@@ -299,7 +299,7 @@ fn grpc_failures_of_the_gateway_have_a_grpc_status() {
     let seen = call(&gateway, "gateway_failures");
     for (name, code, details) in [
         ("lost", "UNAVAILABLE", "the upstream cannot be reached"),
-        ("slow", "DEADLINE_EXCEEDED", "the upstream did not answer in time"),
+        ("slow", "DEADLINE_EXCEEDED", "the upstream did not answer within request_timeout"),
         ("large", "RESOURCE_EXHAUSTED", "the request's body is longer than 1024 bytes"),
         ("nowhere", "UNIMPLEMENTED", "no route matches this host and path"),
     ] {

@@ -1,5 +1,7 @@
 //! Ejection of failing targets, and upstreams of which all targets are down.
 
+/// Servers with a short queue of connections.
+mod busy;
 /// Clients whose requests fail at every target.
 mod clients;
 /// What operators see of the health of targets.

@@ -16,8 +16,14 @@ use std::{io, net::IpAddr, pin::pin, rc::Rc, task::Poll, time::Duration};
 
 use smallvec::SmallVec;
 
-use self::{dial::Dialed, place::AttemptCandidate};
-use super::{AttemptLog, ForwardInput, LoadBalancer, PlaceOwner, UpstreamError, WorkerEndpoints};
+use self::{
+    dial::{DialChoice, Dialed},
+    place::AttemptCandidate,
+};
+use super::{
+    AttemptLog, ForwardInput, LoadBalancer, PassedTimeout, PlaceOwner, UpstreamError,
+    WorkerEndpoints,
+};
 
 use crate::{
     balance::{Pick, PickRequest, TargetKey},
@@ -234,7 +240,7 @@ impl<'r> RequestAttempts<'r> {
                 None => self.next().await?,
                 Some(error) => match self.next().await {
                     Ok(chosen) => chosen,
-                    Err(UpstreamError::Timeout) => return Err(UpstreamError::Timeout),
+                    Err(error @ UpstreamError::Timeout(_)) => return Err(error),
                     Err(_) => return Err(UpstreamError::Connect(error)),
                 },
             };
@@ -252,7 +258,8 @@ impl<'r> RequestAttempts<'r> {
             {
                 return Ok(Attempt { index, kind, connection, start, in_flight });
             }
-            match self.connect_in_turn(index, &mut in_flight).await? {
+            let choice = self.dial_choice(index, retries);
+            match self.connect_in_turn(index, choice, &mut in_flight).await? {
                 Ok(Dialed { index: connected, connection }) => {
                     // The wait for the first family is not part of the other's latency.
                     let (kind, start) = if connected == index {
@@ -277,7 +284,9 @@ impl<'r> RequestAttempts<'r> {
                         AttemptRecord { index, kind, start, concurrency: in_flight.count };
                     // Requests earlier in the queue may wait for its place.
                     drop(in_flight);
-                    self.record_failure(outcome, Failure::Connect);
+                    if !self.is_busy(&outcome, choice, &error) {
+                        self.record_failure(outcome, Failure::Connect);
+                    }
                     if !self.endpoints.set.servers.retry_on.connect || retries.left == 0 {
                         return Err(UpstreamError::Connect(error));
                     }
@@ -295,6 +304,16 @@ impl<'r> RequestAttempts<'r> {
         }
     }
 
+    /// True if a connect timed out at the last target, which has accepted another connection meanwhile: its queue is
+    /// full, and without it nobody would be served.
+    fn is_busy(&self, attempt: &AttemptRecord, choice: DialChoice, error: &io::Error) -> bool {
+        let endpoint = self.endpoints.pools[attempt.index].endpoint();
+        choice == DialChoice::Last
+            && attempt.kind == AttemptKind::Regular
+            && error.kind() == io::ErrorKind::TimedOut
+            && endpoint.last_connect() >= attempt.start.to_coarse()
+    }
+
     /// Waits for `time`, or until the request's deadline.
     pub(super) async fn wait(&self, time: Duration) -> Result<(), UpstreamError> {
         self.until_deadline(self.clock().sleep(time)).await
@@ -306,7 +325,7 @@ impl<'r> RequestAttempts<'r> {
         state.set_wait(Wait::Internal);
         let mut future = pin!(future);
         std::future::poll_fn(|cx| match state.expired_deadline() {
-            Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
+            Some(_) => Poll::Ready(Err(UpstreamError::Timeout(PassedTimeout::Request))),
             None => future.as_mut().poll(cx).map(Ok),
         })
         .await

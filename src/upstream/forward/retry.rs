@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    ForwardError, UpstreamError,
+    ForwardError, PassedTimeout, UpstreamError,
     attempt::{AttemptRecord, RequestAttempts, Retries},
     exchange::FailedExchange,
 };
@@ -49,7 +49,12 @@ impl RequestAttempts<'_> {
                     // The request's own deadline, which may be shorter than the upstream's.
                     self.record_failure(attempt, Failure::Timeout);
                 }
-                return Err(ForwardError::Upstream(UpstreamError::Timeout));
+                let passed = if is_response_timeout {
+                    PassedTimeout::Response
+                } else {
+                    PassedTimeout::Request
+                };
+                return Err(ForwardError::Upstream(UpstreamError::Timeout(passed)));
             }
             ExchangeError::Body(error) => return Err(ForwardError::Body(error)),
             ExchangeError::Request(error) => return Err(ForwardError::Request(error)),

@@ -5,7 +5,7 @@ use std::{future::poll_fn, io, pin::pin, rc::Rc, time::Duration};
 
 use futures_util::future::{Either, select};
 
-use super::{CONNECT_FAILED, RequestAttempts, peer_server};
+use super::{CONNECT_FAILED, RequestAttempts, Retries, peer_server};
 use crate::{
     trace::AttemptResult,
     upstream::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// The time after which a connect is raced with one over the other address family (RFC 8305, section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// The time after which a request goes on to another target. The kernel repeats a lost packet that opens a connection
+/// after 1 s: a target that needs longer is slower than another one.
+const CONNECT_WITH_CHOICE: Duration = Duration::from_secs(1);
 /// The time after which a request tries again when the process lacks a connection: other workers close their
 /// idle ones meanwhile.
 const SHORTAGE_CHECK: Duration = Duration::from_millis(50);
@@ -32,17 +35,39 @@ pub(super) struct Dialed {
     pub(super) connection: UpstreamConnection,
 }
 
+/// Whether a request that cannot connect to a target has another target to try.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum DialChoice {
+    /// The next attempt goes to another target.
+    Other,
+    /// The request fails if this target does not accept it.
+    Last,
+}
+
 impl RequestAttempts<'_> {
+    /// Whether another target follows if the connect to `index` fails.
+    pub(super) fn dial_choice(&mut self, index: usize, retries: &Retries) -> DialChoice {
+        if retries.left == 0 || !self.endpoints.set.servers.retry_on.connect {
+            return DialChoice::Last;
+        }
+        let now = self.balancer.state.now();
+        self.excluded.push(index);
+        let other = self.choose(now);
+        self.excluded.pop();
+        if other.is_some() { DialChoice::Other } else { DialChoice::Last }
+    }
+
     /// Opens a connection like [`Self::connect`]. The request leaves the queue once its connection counts: the next one
     /// need not wait until it is open, but may not open one before it.
     pub(super) async fn connect_in_turn(
         &mut self,
         index: usize,
+        choice: DialChoice,
         in_flight: &mut InFlight,
     ) -> Result<io::Result<Dialed>, UpstreamError> {
         let mut ticket = self.ticket.take();
         // Boxed, so that requests on idle connections do not hold its state.
-        let mut connecting = Box::pin(self.connect(index, in_flight));
+        let mut connecting = Box::pin(self.connect(index, choice, in_flight));
         let connected = poll_fn(|cx| {
             let connected = connecting.as_mut().poll(cx);
             if connected.is_pending() {
@@ -62,13 +87,26 @@ impl RequestAttempts<'_> {
     async fn connect(
         &mut self,
         index: usize,
+        choice: DialChoice,
         in_flight: &mut InFlight,
     ) -> Result<io::Result<Dialed>, UpstreamError> {
         let endpoints = Rc::clone(&self.endpoints);
-        let timeout = endpoints.set.servers.connect_timeout;
+        let configured = endpoints.set.servers.connect_timeout;
         let connect = async |index: usize| {
-            let connection = endpoints.pools[index].connect(timeout, self.wanted).await?;
-            io::Result::Ok(Dialed { index, connection })
+            let pool = &endpoints.pools[index];
+            let connected = match choice {
+                DialChoice::Other => {
+                    pool.connect(configured.min(CONNECT_WITH_CHOICE), self.wanted).await
+                }
+                // A server whose queue is full drops what opens a connection, so a second attempt may succeed.
+                DialChoice::Last => match pool.connect(configured, self.wanted).await {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                        pool.connect(configured, self.wanted).await
+                    }
+                    connected => connected,
+                },
+            };
+            io::Result::Ok(Dialed { index, connection: connected? })
         };
         let has_family = endpoints.set.members[index].state.target.resolved.is_some();
         let sibling =

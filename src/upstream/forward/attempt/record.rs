@@ -30,7 +30,7 @@ impl RequestAttempts<'_> {
         error: UpstreamError,
     ) -> ForwardError {
         let label = match &error {
-            UpstreamError::Timeout => "timeout",
+            UpstreamError::Timeout(_) => "timeout",
             _ => CONNECT_FAILED,
         };
         self.end_attempt(AttemptResult::Failed(label));
