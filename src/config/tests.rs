@@ -68,7 +68,7 @@ fn missing_keys_have_their_defaults() {
     let route = &config.routes[0];
     assert_eq!(
         (route.max_body, route.request_timeout),
-        (Size(10 << 20), TimeoutConfig::from_secs(60))
+        (Size(10 << 20), TimeoutConfig::from_secs(120))
     );
     assert!(route.throttle && route.matches.methods.is_empty() && route.matches.host.is_none());
 }

@@ -233,7 +233,7 @@ fn faulty_limits_are_refused() {
         ("one: {algorithm: concurrency, quota: 5, window: 10s, refund: [304]}", "6:56: `refund` with `concurrency`, which releases every permit anyway, expected no `refund`".to_owned()),
         ("one: {algorithm: concurrency, quota: 5, window: 10s, cost: \"response:x-cost\"}", "6:62: a cost from the response, though permits are acquired before it, expected a number or `header:NAME`".to_owned()),
         ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would be admitted".to_owned()),
-        ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 1m}", "6:67: `one` may delay a request for 1m, but the request_timeout of route `a` is 1m, expected a shorter max_wait (by default, it is the window), or a longer request_timeout".to_owned()),
+        ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 2m}", "6:67: `one` may delay a request for 2m, but the request_timeout of route `a` is 2m, expected a shorter max_wait (by default, it is the window), or a longer request_timeout".to_owned()),
         ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: duplicate part `host`, expected each part once".to_owned()),
         ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, which `/a` does not have, expected a path with `{id}`".to_owned()),
         ("two words: {quota: 5, window: 10s}\n  one: {quota: 5, window: 10s}", format!("6:3: `two words`, {name}")),
