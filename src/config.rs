@@ -144,8 +144,8 @@ pub use overrides_file::{
 pub use plans::{PRIORITY_KEY, PlanConfig, PlanQuota};
 pub use rate::Rate;
 pub use rate_limit_service::{
-    DOMAIN_SYNTAX, DomainLimitConfig, FixedAnswer, RateLimitDomainConfig, RateLimitServiceConfig,
-    is_domain_name,
+    DOMAIN_SYNTAX, DomainLimitConfig, FixedAnswer, LateHits, RateLimitDomainConfig,
+    RateLimitServiceConfig, is_domain_name,
 };
 pub use redirect::RedirectHttps;
 pub use route_actions::{

@@ -118,7 +118,7 @@ pub use self::policy::{
 pub use self::priorities::PlanPriorities;
 pub use self::quota::QuotaShape;
 pub use self::rate_limit_service::{
-    DescriptorRule, HitAct, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
+    DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
     UnreadableCall, agreed_name,
 };
 pub use self::settled_cost::{ActualCost, CostEstimate, SettledCost};

@@ -52,6 +52,20 @@ pub struct RateLimitDomainConfig {
     /// The entry that names the consumer, as `descriptor:NAME`: plans and overrides then apply to calls as to requests
     /// of that consumer. Default: calls have no consumer.
     pub consumer: Option<KeyPart>,
+    /// What happens to several hits (`hits_addend` above 1) that exceed what is left. `charge`: they are charged as an
+    /// overdraft, because they report what has happened, as Envoy's `apply_on_stream_done` does; the next call is refused.
+    /// `refuse`: nothing is charged. Default: `charge` with `file`, as in envoyproxy/ratelimit, and else `refuse`.
+    pub late_hits: Option<LateHits>,
+}
+
+/// What happens to several hits that exceed what is left.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LateHits {
+    /// They are charged, and overdraw the quota.
+    Charge,
+    /// They are refused, and nothing is charged.
+    Refuse,
 }
 
 /// One of a domain's limits: its name, or a map that also says the values of entries.

@@ -15,7 +15,7 @@ use crate::{
     limit::{Admission, Charge, LeaseSize, Limit, Outcome, Verdict},
     rate_limit_service::{LimitOutcome, LimitRole, Permits},
     respond::LimitReport,
-    snapshot::{DescriptorRule, HitAct, PlannedCall},
+    snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall},
     store::{Correction, StoreError},
     trace::ChildSpanKind,
 };
@@ -34,6 +34,7 @@ struct CallHit {
     /// The indices of its descriptors.
     descriptors: SmallVec<[usize; 1]>,
     act: HitAct,
+    on_refusal: OnRefusal,
     limit: ChargedLimit,
     role: LimitRole,
 }
@@ -50,7 +51,8 @@ impl CallCharges {
         let hits = planned.hits.into_iter().filter_map(|hit| {
             let limit = ChargedLimit::new(&domain.limits, &hit.charge)?;
             let role = domain.settings.role(hit.charge.limit_index);
-            Some(CallHit { descriptors: hit.descriptors, act: hit.act, limit, role })
+            let (descriptors, act, on_refusal) = (hit.descriptors, hit.act, hit.on_refusal);
+            Some(CallHit { descriptors, act, on_refusal, limit, role })
         });
         Self { rules: planned.rules, hits: hits.collect(), admission: Admission::Unlimited }
     }
@@ -169,6 +171,9 @@ impl Gateway {
                 call.of(HitAct::Charge).for_each(ChargedLimit::count_outcome);
             }
         }
+        if call.decide().is_refused() {
+            self.overdraw(call).await;
+        }
         if call.of(HitAct::Refund).next().is_some() && !call.decide().is_refused() {
             let refunds = call.of(HitAct::Refund).map(ChargedLimit::release);
             let refunds: SmallVec<[Correction; 2]> = refunds.collect();
@@ -185,6 +190,17 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// Charges what a refused call reports to have happened, so that it cannot be used again. The outcomes stay those of
+    /// the refusal.
+    async fn overdraw(&self, call: &CallCharges) {
+        let reports = call.hits.iter().filter(|hit| hit.on_refusal == OnRefusal::Overdraw);
+        let overdrafts: SmallVec<[Correction; 2]> =
+            reports.map(|hit| hit.limit.overdraft()).collect();
+        if !overdrafts.is_empty() {
+            self.background.adjust(overdrafts).await;
+        }
     }
 
     async fn peek_limits<'l>(

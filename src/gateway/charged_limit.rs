@@ -150,6 +150,12 @@ impl ChargedLimit {
         self.correction(Change::Release { cost: self.cost }, DecisionSource::Store)
     }
 
+    /// The correction that charges the cost beyond the quota, where the charge was refused.
+    pub(super) fn overdraft(&self) -> Correction {
+        let source = self.outcome.decided().map_or(DecisionSource::Store, |decided| decided.source);
+        self.correction(Change::Overdraw { cost: self.cost }, source)
+    }
+
     /// The cost of the limit, if it is settled when the response ends.
     pub(super) fn settled_cost(&self) -> Option<&SettledCost> {
         self.rule.policy.cost.settled().map(|settled| &**settled)

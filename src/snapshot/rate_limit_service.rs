@@ -27,7 +27,7 @@ use super::listen::{certificates, tls_fault};
 use super::policy::LimitPolicy;
 use super::section::Section;
 use crate::config::{
-    self, AlgorithmConfig, Config, Duration, Faults, LimitConfig, RateLimitServiceConfig,
+    self, AlgorithmConfig, Config, Duration, Faults, LateHits, LimitConfig, RateLimitServiceConfig,
     WindowConfig,
 };
 
@@ -35,7 +35,7 @@ use crate::rate_limit_service::LimitRole;
 use crate::tls::{LiveCertificates, TlsError, TlsFile, server::OfferedProtocols};
 
 pub use self::plan::{
-    DescriptorRule, HitAct, PlannedCall, PlannedHit, UnreadableCall, agreed_name,
+    DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit, UnreadableCall, agreed_name,
 };
 
 /// Maximum length of the part of a limit's name that is after its domain, in bytes.
@@ -67,6 +67,8 @@ pub struct RateLimitDomain {
     reporting: HashSet<usize, RandomState>,
     /// The name of the entry that names the consumer.
     consumer: Option<Box<str>>,
+    /// What a refusal of several hits charges.
+    late_hits: OnRefusal,
     /// The index of the limit of descriptors that have a quota of their own, without that quota.
     requested: usize,
 }
@@ -109,6 +111,13 @@ pub(super) fn compile(
                 file_domain(&section, name, path, config, limits, &mut files).unwrap_or_default()
             }
         };
+        let is_charged = match domain.late_hits {
+            Some(late_hits) => late_hits == LateHits::Charge,
+            None => domain.file.is_some(),
+        };
+        if is_charged {
+            compiled.late_hits = OnRefusal::Overdraw;
+        }
         compiled.label = format!("rate_limit_service:{name}").into();
         compiled.requested = compiled.limits.len();
         compiled.limits.push(requested_limit(&section, name, config));

@@ -161,6 +161,39 @@ fn negative_hits_are_given_back_and_never_more_than_were_charged() {
     });
 }
 
+/// What Envoy reports when a stream is done has happened: no report is dropped, whatever counts.
+#[test]
+fn late_hits_beyond_the_quota_are_charged() {
+    for algorithm in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
+        on_each(&MEMORY_AND_REDIS, |backend| {
+            let rules = format!(
+                "
+                rate_limit_service:
+                  address: 127.0.0.1:0
+                  domains: {{edge: {{limits: [per-user, per-path], late_hits: charge}}}}
+                limits:
+                  per-user: {{quota: 100, window: 1h, algorithm: {algorithm}, key: [descriptor:user]}}
+                  per-path: {{quota: 100, window: 1h, algorithm: {algorithm}, key: [descriptor:path]}}
+                upstreams: {{app: {{respond: {{}}}}}}
+                routes: [{{name: all, upstream: app}}]
+                "
+            );
+            let fleet = backend.start(&rules, &Clock::manual(NOW));
+            let mut client = connect_first(&fleet);
+            let mut admitted = 0;
+            for _ in 0..20 {
+                admitted += usize::from(client.ask("edge", vec![descriptor("user=a")]).is_ok());
+                client.ask("edge", vec![with_hits("user=a", 30), with_hits("path=/x", 5)]);
+            }
+            // Three reports fit, the fourth overdraws.
+            assert!((3..=4).contains(&admitted), "{algorithm}: {admitted} of 20");
+            let one = client.ask("edge", vec![descriptor("path=/x")]).is_ok();
+            assert!(!one, "{algorithm}: the other descriptor of the same report is charged");
+            assert!(client.ask("edge", vec![descriptor("user=b")]).is_ok(), "{algorithm}");
+        });
+    }
+}
+
 /// A descriptor with a limit of its own.
 fn limited(text: &str, requests_per_unit: u32, unit: RateLimitUnit) -> RateLimitDescriptor {
     let limit = RateLimitOverride { requests_per_unit, unit: unit.into(), unit_multiplier: None };

@@ -46,6 +46,8 @@ pub struct PlannedHit {
     pub descriptors: SmallVec<[usize; 1]>,
     /// What to do.
     pub act: HitAct,
+    /// What to charge if the call is refused.
+    pub on_refusal: OnRefusal,
     /// The limit, the key and the cost. Of a peek, the cost of one hit.
     pub charge: PlannedCharge,
 }
@@ -59,6 +61,16 @@ pub enum HitAct {
     Peek,
     /// It gives units back.
     Refund,
+}
+
+/// What a refused call charges for a hit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnRefusal {
+    /// Nothing: a refused request has used nothing.
+    #[default]
+    Nothing,
+    /// The whole cost, beyond the quota: several hits report what has happened.
+    Overdraw,
 }
 
 /// Why a call has no plan.
@@ -125,10 +137,20 @@ impl RateLimitDomain {
             planned.rules.push(rule);
             for mut charge in charges {
                 charge.cost = hits.cost(charge.cost);
-                planned.add(index, hits.act, charge);
+                planned.add(index, hits.act, self.on_refusal(hits, &charge), charge);
             }
         }
         Ok(planned)
+    }
+
+    /// What to charge for `hits` if the call is refused. A permit is held by a request, so a report takes none.
+    fn on_refusal(&self, hits: Hits, charge: &PlannedCharge) -> OnRefusal {
+        let limit = &self.limits[usize::from(charge.limit_index)].limit;
+        if hits.act == HitAct::Charge && hits.count > 1 && !limit.algorithm().holds_permit() {
+            self.late_hits
+        } else {
+            OnRefusal::Nothing
+        }
     }
 
     /// The charges of one hit to the limits of a rule.
@@ -299,10 +321,17 @@ impl Hits {
 
 impl PlannedCall {
     /// Adds a hit, or joins it with an earlier one of the same record.
-    fn add(&mut self, descriptor: usize, act: HitAct, charge: PlannedCharge) {
+    fn add(
+        &mut self,
+        descriptor: usize,
+        act: HitAct,
+        on_refusal: OnRefusal,
+        charge: PlannedCharge,
+    ) {
         let is_same = |hit: &&mut PlannedHit| {
             let own = &hit.charge;
             (hit.act, own.limit_index, own.key) == (act, charge.limit_index, charge.key)
+                && hit.on_refusal == on_refusal
                 && own.quota == charge.quota
         };
         if let Some(hit) = self.hits.iter_mut().find(is_same) {
@@ -314,6 +343,7 @@ impl PlannedCall {
             self.hits.push(PlannedHit {
                 descriptors: SmallVec::from_iter([descriptor]),
                 act,
+                on_refusal,
                 charge,
             });
         }

@@ -332,6 +332,15 @@ fn a_quota_that_is_used_up_is_reported_and_refuses_nothing() {
 }
 
 #[test]
+fn late_hits_beyond_the_quota_are_charged_to_files() {
+    let mut asked = Asked::start(EXAMPLE);
+    let mut ask = |own| asked.client.ask("rl", vec![own]).statuses().remove(0);
+    assert_eq!(ask(with_hits("foo=a", 7)), "over");
+    assert_eq!(ask(with_hits("foo=a", 1)), "over", "the report has used the quota up");
+    assert_eq!(ask(with_hits("foo=b", 1)), "ok 1");
+}
+
+#[test]
 fn hits_and_own_limits_of_descriptors_apply_to_files() {
     let mut asked = Asked::start(EXAMPLE);
     let mut ask = |own| asked.client.ask("rl", vec![own]).statuses().remove(0);
