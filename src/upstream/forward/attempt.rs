@@ -304,8 +304,8 @@ impl<'r> RequestAttempts<'r> {
         }
     }
 
-    /// True if a connect timed out at the last target, which has accepted another connection meanwhile: its queue is
-    /// full, and without it nobody would be served.
+    /// True if a connect timed out at the last target, which has accepted another connection meanwhile. Its queue is
+    /// full, and no other target could serve the upstream's requests.
     fn is_busy(&self, attempt: &AttemptRecord, choice: DialChoice, error: &io::Error) -> bool {
         let endpoint = self.endpoints.pools[attempt.index].endpoint();
         choice == DialChoice::Last
