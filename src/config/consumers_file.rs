@@ -18,6 +18,8 @@ use super::located::{control_character, quote_value};
 
 /// Length of the shortest record, `- name: a`, in bytes.
 const MIN_RECORD: usize = 10;
+/// What a file contains.
+const LIST: &str = "a list of consumers, or `[]` for none";
 
 /// A record of a consumer. Its values have been read, and not checked.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -177,8 +179,7 @@ impl ConsumersText<'_> {
         if is_blank(self.text) {
             // Probably a program has truncated it, and is about to write it. A list without consumers is `[]`.
             let start = Location { line: 1, column: 1, width: 1 };
-            let expected = "a list of consumers, or `[]` for none";
-            faults.add(start, &Mismatch::new("the file has no content", expected));
+            faults.add(start, &Mismatch::new("the file has no content", LIST));
             return faults.faults;
         }
         // At most as many as fit, because the text may be no list of records.

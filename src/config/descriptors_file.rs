@@ -148,11 +148,10 @@ impl DescriptorsReading<'_> {
     /// The list `descriptors` of a mapping.
     fn descriptors(&mut self, entries: &[LocatedEntry]) -> Vec<DescriptorConfig> {
         let Some(entry) = find(entries, "descriptors") else { return Vec::new() };
-        if entry.value.is_null() {
-            return Vec::new();
-        }
         let NodeKind::List(items) = &entry.value.kind else {
-            self.add(entry.location(), "another value", "a list of descriptors, each with a `key`");
+            let what = if entry.value.is_null() { "nothing" } else { "another value" };
+            let expected = "a list of descriptors, each with a `key`, or `[]` for none";
+            self.add(entry.location(), what, expected);
             return Vec::new();
         };
         let all: Vec<_> = items.iter().filter_map(|item| self.descriptor(item)).collect();
@@ -262,7 +261,8 @@ impl DescriptorsReading<'_> {
         expected: &str,
     ) -> Option<&'n [LocatedEntry]> {
         let NodeKind::Map(entries) = &node.kind else {
-            self.add(node.location, "another value", expected);
+            let what = if node.is_null() { "nothing" } else { "another value" };
+            self.add(node.location, what, expected);
             return None;
         };
         for entry in entries.iter().filter(|entry| !known.contains(&entry.name())) {

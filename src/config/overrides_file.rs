@@ -150,8 +150,11 @@ impl OverridesReading<'_, '_> {
 
     fn read(&mut self, root: &LocatedNode) {
         let entries = match &root.kind {
-            // A file whose lines are all comments has no override.
-            _ if root.is_empty() => return,
+            // Nothing is no empty list: it would lift every block.
+            _ if root.is_null() => {
+                let expected = "a list of overrides, or `overrides: []` for none";
+                return self.add(root.location, &Mismatch::new("nothing", expected));
+            }
             NodeKind::Map(entries) => entries,
             _ => {
                 let expected = "a mapping with a list of `overrides`";
@@ -172,10 +175,14 @@ impl OverridesReading<'_, '_> {
                         self.read_override(item);
                     }
                 }
-                ("overrides", _) if !entry.value.is_null() => {
-                    let expected =
-                        "a list of overrides, such as `- {limit: a, consumer: b, quota: 100}`";
-                    self.add(entry.location(), &Mismatch::new("another value", expected));
+                // Earlier versions wrote a file without overrides so.
+                ("overrides", _) if entry.value.is_empty() => {}
+                ("overrides", _) => {
+                    let is_null = entry.value.is_null();
+                    let what = if is_null { "nothing" } else { "another value" };
+                    let expected = "a list of overrides, such as `- {limit: a, consumer: b, quota: 100}`, or `[]` \
+                        for none";
+                    self.add(entry.location(), &Mismatch::new(what, expected));
                 }
                 _ => {}
             }

@@ -122,7 +122,7 @@ pub(super) fn text_of(overrides: &[&Override], secret: Option<SharedSecret>) -> 
         );
         text.extend(["secret: \"", &secret.to_hex(), "\"\n"]);
     }
-    text.push_str("overrides:\n");
+    text.push_str(if overrides.is_empty() { "overrides: []\n" } else { "overrides:\n" });
     for own in overrides {
         // `${` would be a reference to a variable.
         text.extend(["- ", &own.to_json().replace("${", "$${"), "\n"]);
@@ -378,7 +378,13 @@ mod tests {
             assert!(matches!(refused, Err(OverrideError::Faults(_))), "{text}");
             assert_eq!(fs::read_to_string(&file.path).unwrap(), text);
         }
-        for text in ["", "# nothing\n", "overrides:\n", "overrides: []"] {
+        for text in ["", "# nothing\n", "---", "null", "~", "overrides: ~"] {
+            fs::write(&file.path, text).unwrap();
+            let faults = read_file(&file.path).unwrap_err().to_string();
+            assert!(faults.contains(": nothing, expected a list of overrides"), "{text}: {faults}");
+            assert!(faults.contains("[]` for none"), "{text}: {faults}");
+        }
+        for text in ["overrides:\n", "overrides: []"] {
             fs::write(&file.path, text).unwrap();
             assert!(read_file(&file.path).unwrap().set.is_empty(), "{text}");
         }

@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 use super::super::fault::{Location, Mismatch};
 use super::super::located::{LocatedMismatch, quote_value, span_location, syntax_fault};
 use super::super::suggest::suggest_key;
-use super::{FileFaults, KeyPlaces, KeyRecord, PlacedRecord, RecordSink, mismatch};
+use super::{FileFaults, KeyPlaces, KeyRecord, LIST, PlacedRecord, RecordSink, mismatch};
 
 /// The keys of a record.
 const RECORD_KEYS: [&str; 7] =
@@ -52,11 +52,12 @@ impl<'t> EventReader<'t> {
         sink: &mut dyn RecordSink,
         faults: &mut FileFaults<'_>,
     ) -> Result<(), Stop> {
-        let mut has_document = false;
+        let (mut has_document, mut has_list) = (false, false);
         loop {
             let (event, location) = self.next()?;
             match event {
-                Event::StreamEnd => return Ok(()),
+                Event::StreamEnd if has_list => return Ok(()),
+                Event::StreamEnd => return Err((location, no_list())),
                 Event::DocumentStart(_) if has_document => {
                     let second = Mismatch::new("a second document", "one document in a file");
                     return Err((location, second));
@@ -64,9 +65,14 @@ impl<'t> EventReader<'t> {
                 Event::DocumentStart(_) => has_document = true,
                 Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
                 event => match Self::value(event, location)?.value {
-                    YamlValue::List => self.read_records(sink, faults)?,
-                    YamlValue::Scalar(None) => {}
+                    YamlValue::List => {
+                        has_list = true;
+                        self.read_records(sink, faults)?;
+                    }
+                    // Nothing is no empty list: it would lock every customer out.
+                    YamlValue::Scalar(None) => return Err((location, no_list())),
                     value => {
+                        has_list = true;
                         let expected = "a list of consumers, such as `- name: acme`";
                         faults.add(location, &found(&value, expected));
                         self.skip(&value)?;
@@ -370,6 +376,10 @@ impl<'t> EventReader<'t> {
         }
         location
     }
+}
+
+fn no_list() -> Mismatch {
+    Mismatch::new("nothing", LIST)
 }
 
 fn found(value: &YamlValue<'_>, expected: &str) -> Mismatch {

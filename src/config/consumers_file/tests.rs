@@ -139,6 +139,12 @@ fn a_file_without_content_is_a_fault() {
             "c.yaml:1:1: the file has no content, expected a list of consumers, or `[]` for none";
         assert_eq!((records.0.len(), faults), (0, vec![fault.to_owned()]), "{text}");
     }
+    for text in ["null", "~", "# none\n---\nnull\n", "--- ~", "Null\n...", "...", "--- # none"] {
+        let (records, faults) = read(text);
+        assert_eq!((records.0.len(), faults.len()), (0, 1), "{text}: {faults:?}");
+        let expected = ", expected a list of consumers, or `[]` for none";
+        assert!(faults[0].ends_with(expected), "{text}: {faults:?}");
+    }
 }
 
 #[test]
