@@ -11,7 +11,7 @@
 //! | `reader` | deserializes the types from a located tree, and collects every fault |
 //! | `located` | the text as a tree with a location for every key and value |
 //! | `source` | [`ConfigSource`]: locates a path such as `limits.a.quota` in the text |
-//! | `fault`, `suggest` | [`Faults`]: what is wrong and where; the name that was probably meant |
+//! | `fault`, `redact`, `line_values`, `suggest` | [`Faults`]: what is wrong and where; what is shown of a line and its values; the name that was probably meant |
 //! | `environment`, `masks` | replace references to environment variables; keep their values out of messages |
 //! | `cross_check` | refuses text that another YAML parser reads differently |
 //! | `listen`, `acme`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
@@ -65,6 +65,7 @@ mod headers;
 mod jwt;
 mod key_part;
 mod limits;
+mod line_values;
 mod listen;
 mod listen_address;
 mod located;
@@ -77,6 +78,7 @@ mod plans;
 mod rate;
 mod rate_limit_service;
 mod reader;
+mod redact;
 mod redirect;
 mod route_actions;
 mod routes;

@@ -1,6 +1,20 @@
-//! Which values may be credentials, by their names.
+//! What may be shown of a text that an operator wrote: faults, notes, `explain` and the admin API ask here.
+//!
+//! | file | content |
+//! |---|---|
+//! | `form` | texts that are credentials by their form, wherever they stand |
+//! | `member` | members of files whose values are hidden |
+//! | `field` | header fields that the configuration writes, and whose values may be shown |
+
+mod field;
+mod form;
+mod member;
 
 use std::{borrow::Cow, ops::Range};
+
+pub use self::field::shows_field;
+pub use self::form::{credential_forms, mask_forms};
+pub use self::member::{hides_member, is_secret_member};
 
 /// The text shown in place of a credential.
 pub const MASK: &str = "***";
@@ -23,10 +37,40 @@ const NAMES: [&str; 6] = ["code", "otp", "pin", "pw", "sid", "sig"];
 /// The schemes of credentials, with the space after them.
 const SCHEMES: [&str; 2] = ["basic ", "bearer "];
 
+/// What precedes a number of tokens or keys in its name, such as `max_tokens` and `promptTokenCount`.
+const QUANTITIES: [&str; 9] = [
+    "cached",
+    "candidates",
+    "completion",
+    "input",
+    "max",
+    "output",
+    "prompt",
+    "remaining",
+    "total",
+];
+/// What a number of tokens or keys is called at its end.
+const COUNTED: [&str; 5] = ["tokens", "keys", "tokencount", "token_count", "token-count"];
+
 /// True if a value with this `name` may be a credential.
 pub fn is_sensitive_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    PARTS.iter().any(|part| name.contains(part)) || NAMES.contains(&&*name)
+    !is_count(&name) && (has_part(&name) || NAMES.contains(&&*name))
+}
+
+fn has_part(name: &str) -> bool {
+    PARTS.iter().any(|part| name.contains(part))
+}
+
+/// True if the name is that of a number, such as `max_tokens`.
+fn is_count(name: &str) -> bool {
+    let Some(start) = COUNTED.iter().find_map(|counted| name.strip_suffix(counted)) else {
+        return false;
+    };
+    let mut words = start.split(|c: char| !c.is_alphanumeric());
+    let is_quantity = words.any(|word| QUANTITIES.contains(&word))
+        || QUANTITIES.iter().any(|quantity| start.starts_with(quantity));
+    is_quantity && !has_part(start)
 }
 
 /// True if `value` begins with the scheme of a credential.
@@ -77,6 +121,12 @@ mod tests {
     fn names_and_values_of_credentials_are_found() {
         for name in ["Authorization", "x-api-key", "X-Backend-Pass", "pwd", "sig", "CODE", "sid"] {
             assert!(is_sensitive_name(name), "{name}");
+        }
+        for name in ["access_tokens", "tokens", "admin_tokens", "api-keys", "max_session_tokens"] {
+            assert!(is_sensitive_name(name), "{name}");
+        }
+        for name in ["max_tokens", "usage.total_tokens", "promptTokenCount", "x-max-keys"] {
+            assert!(!is_sensitive_name(name), "{name}");
         }
         for name in ["x-plan", "design", "x-code-name", "side", "accept", "lang", ""] {
             assert!(!is_sensitive_name(name), "{name}");

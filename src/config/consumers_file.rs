@@ -15,6 +15,7 @@ use self::events::EventReader;
 use super::MAX_FAULTS;
 use super::fault::{Fault, Location, Mismatch};
 use super::located::{control_character, quote_value};
+use crate::sensitive::mask_forms;
 
 /// Length of the shortest record, `- name: a`, in bytes.
 const MIN_RECORD: usize = 10;
@@ -77,6 +78,14 @@ pub struct RecordFault {
     pub what: String,
     /// What was expected instead.
     pub expected: String,
+}
+
+impl RecordFault {
+    /// A fault of `part`. What has the form of a credential is masked.
+    pub fn new(part: RecordPart, what: &str, expected: &str) -> Self {
+        let [what, expected] = [what, expected].map(|text| mask_forms(text).into_owned());
+        Self { part, what, expected }
+    }
 }
 
 /// The places of a record's values.

@@ -11,8 +11,10 @@ use saphyr_parser::{Marker, Parser, Span};
 
 use self::builder::Builder;
 pub(super) use self::syntax::{control_character, syntax_fault};
-use super::fault::{Location, Mismatch, redact_url_credentials};
+use super::fault::{Location, Mismatch};
+use super::redact::{MAX_QUOTED_VALUE, redact_url_credentials};
 use super::secret::EnvLookup;
+use crate::sensitive::mask_forms;
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
@@ -123,7 +125,7 @@ pub(super) struct LocatedTree {
     pub(super) faults: Vec<LocatedMismatch>,
     /// The ids of the values with references that cannot be replaced.
     pub(super) unresolved: BTreeSet<usize>,
-    /// References to environment variables as written, and their values.
+    /// References to environment variables as written, and their values; and the mask of secrets, with each of them.
     pub(super) references: Vec<(String, String)>,
 }
 
@@ -165,11 +167,15 @@ pub(super) fn span_location(span: Span) -> Location {
     location(span.start, width)
 }
 
-/// The text as a fault quotes it: without passwords, truncated to 60 characters.
+/// The text as a fault quotes it: without credentials, truncated to 60 characters.
 pub(super) fn quote_value(text: &str) -> Cow<'_, str> {
-    const MAX: usize = 60;
     let text = redact_url_credentials(text);
-    match text.char_indices().nth(MAX) {
+    // Before it is truncated: the beginning of a credential may not be recognised.
+    let text = match mask_forms(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(masked) => Cow::Owned(masked),
+    };
+    match text.char_indices().nth(MAX_QUOTED_VALUE) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => text,
     }

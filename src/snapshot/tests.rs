@@ -13,6 +13,7 @@ mod rate_limit_service;
 mod reserve;
 mod route_edits;
 mod route_match;
+mod secrets;
 mod settled_cost;
 mod variables;
 mod waiting_room;

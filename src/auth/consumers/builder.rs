@@ -245,7 +245,7 @@ pub fn is_consumer_name(name: &str) -> bool {
 }
 
 fn fault(part: RecordPart, what: impl Into<String>, expected: impl Into<String>) -> RecordFault {
-    RecordFault { part, what: what.into(), expected: expected.into() }
+    RecordFault::new(part, &what.into(), &expected.into())
 }
 
 trait TextLength {

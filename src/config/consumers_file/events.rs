@@ -158,13 +158,13 @@ impl<'t> EventReader<'t> {
             YamlValue::List => {}
             YamlValue::Scalar(None) => return Ok(()),
             value => {
-                faults.add(list.location, &found(&value, expected));
+                faults.add(list.location, &found_secret(&value, expected));
                 return self.skip(&value);
             }
         }
         while let Some(PlacedValue { value, location }) = self.next_item()? {
             let YamlValue::Mapping = value else {
-                faults.add(location, &found(&value, "a mapping with the `sha256` of a key"));
+                faults.add(location, &found_secret(&value, "a mapping with the `sha256` of a key"));
                 self.skip(&value)?;
                 continue;
             };
@@ -388,6 +388,14 @@ fn found(value: &YamlValue<'_>, expected: &str) -> Mismatch {
         YamlValue::Scalar(None) => Mismatch::new("nothing", expected),
         YamlValue::List => Mismatch::new("a list", expected),
         YamlValue::Mapping => Mismatch::new("a mapping", expected),
+    }
+}
+
+/// The fault of a value that may be a key itself.
+fn found_secret(value: &YamlValue<'_>, expected: &str) -> Mismatch {
+    match value {
+        YamlValue::Scalar(Some(_)) => Mismatch::new("text", expected),
+        value => found(value, expected),
     }
 }
 

@@ -13,9 +13,12 @@ use super::{
     LocatedEntry, LocatedMismatch, LocatedNode, LocatedTree, MAX_DEPTH, NodeKind, ScalarForm,
     quote_value, span_location, too_deep_mismatch,
 };
+use crate::sensitive::{MASK, hides_member, is_secret_member};
 
 /// Maximum number of values that aliases may add to a document.
 const MAX_ALIASED: usize = 10_000;
+/// Length of the shortest secret, in bytes, that is hidden wherever a message quotes it.
+const MIN_SECRET: usize = 6;
 
 /// Builds the tree from the parser's events.
 pub(super) struct Builder<'a> {
@@ -91,6 +94,9 @@ impl<'a> Builder<'a> {
         let map = self.open.last().map(|open| &open.content);
         let is_key = matches!(map, Some(CollectionContent::Map { key: None, .. }));
         let rest = MAX_FILE_SIZE.saturating_sub(self.resolved_bytes);
+        if !is_key && self.is_secret(&text) {
+            self.references.push((MASK.to_owned(), text.clone()));
+        }
         let env = self.env.filter(|_| !is_key);
         let resolved = env.map_or(Ok(None), |env| environment::resolve(&text, rest, env));
         match resolved {
@@ -121,6 +127,17 @@ impl<'a> Builder<'a> {
                 node
             }
         }
+    }
+
+    /// True if the next scalar, `text`, is a secret by its key, and too long to be a part of other words.
+    fn is_secret(&self, text: &str) -> bool {
+        let key = self.open.iter().rev().find_map(|open| match &open.content {
+            CollectionContent::Map { key, .. } => Some(key.as_deref()),
+            CollectionContent::List(_) => None,
+        });
+        let name = key.flatten().and_then(LocatedNode::text);
+        text.len() >= MIN_SECRET
+            && name.is_some_and(|name| is_secret_member(name) && hides_member(name, text))
     }
 
     fn unresolvable(&mut self, node: &LocatedNode, at: Location, mismatch: Mismatch) {

@@ -35,7 +35,7 @@ fn faulty_conditions_are_located() {
         ),
         (
             "headers: {authorization: Bearer a b}",
-            "8: `Bearer a b`, expected a value that a request can have; true if it must be sent, false if \
+            "8: `***`, expected a value that a request can have; true if it must be sent, false if \
              it must not",
         ),
         ("query: {'': a}", "8: an empty name, expected the name of a query parameter"),
