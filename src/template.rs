@@ -239,6 +239,16 @@ impl fmt::Display for Variable {
     }
 }
 
+/// As it is written in the configuration.
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.segments.iter().try_for_each(|segment| match segment {
+            TemplateSegment::Text(text) => f.write_str(&text.replace('{', "{{").replace('}', "}}")),
+            TemplateSegment::Variable(variable) => variable.fmt(f),
+        })
+    }
+}
+
 impl Template {
     /// Parses a template.
     ///

@@ -15,7 +15,10 @@ use serde_json::Value;
 use super::{AdminContext, problem::problem};
 use crate::{
     config::ConfigSource,
-    sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url},
+    sensitive::{
+        MASK, hides_member, is_secret_member, is_sensitive_name, is_sensitive_value, mask_forms,
+        mask_url, shows_field,
+    },
 };
 
 /// The configuration in force.
@@ -35,8 +38,8 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
         let detail = "the configuration cannot be shown; expected one that is valid as JSON";
         return problem(StatusCode::INTERNAL_SERVER_ERROR, detail, &[]);
     };
-    mask(&mut config);
     mask_variables(&mut config, &loaded.source);
+    mask(&mut config);
     ([(header::CACHE_CONTROL, "no-store")], Json(ConfigView { generation, config })).into_response()
 }
 
@@ -56,30 +59,46 @@ fn mask_variables(config: &mut Value, source: &ConfigSource) {
     }
 }
 
-/// Masks possible credentials: the values of tiers, header fields and parameters with a sensitive name or value, and
-/// the sensitive parts of URLs. Redis URLs are serialized without their credentials, and secrets as references.
+/// Masks possible credentials: hashes of keys and passwords, values that header rules write, the values of tiers, header
+/// fields and parameters with a sensitive name or value, and the sensitive parts of URLs. Redis URLs are serialized
+/// without their credentials, and secrets as references.
 fn mask(config: &mut Value) {
     match config {
         Value::Object(object) => {
             for (name, value) in object {
-                match (name.as_str(), value) {
-                    ("tiers", Value::Array(tiers)) => tiers.iter_mut().for_each(mask_tier),
-                    ("set" | "add" | "headers" | "query" | "cookies", Value::Object(fields)) => {
-                        for (name, value) in fields {
-                            mask_field(name, value);
-                        }
-                    }
-                    (_, value) => mask(value),
-                }
+                mask_member(name, value);
             }
         }
         Value::Array(values) => values.iter_mut().for_each(mask),
         Value::String(text) => {
-            if let Cow::Owned(masked) = mask_url(text) {
-                *text = masked;
-            }
+            let masked = mask_forms(&mask_url(text)).into_owned();
+            *text = masked;
         }
         _ => {}
+    }
+}
+
+fn mask_member(name: &str, value: &mut Value) {
+    match (name, value) {
+        ("tiers", Value::Array(tiers)) => tiers.iter_mut().for_each(mask_tier),
+        ("set" | "add", Value::Object(fields)) => {
+            for (name, value) in fields {
+                if !value.as_str().is_some_and(|template| shows_field(name, template)) {
+                    *value = MASK.into();
+                }
+            }
+        }
+        ("headers" | "query" | "cookies" | "match", Value::Object(fields)) => {
+            for (name, value) in fields {
+                mask_field(name, value);
+            }
+        }
+        (name, value) => match value.as_str() {
+            Some(text) if is_secret_member(name) && hides_member(name, text) => {
+                *value = MASK.into();
+            }
+            _ => mask(value),
+        },
     }
 }
 
@@ -94,7 +113,7 @@ fn mask_field(name: &str, value: &mut Value) {
         Value::String(text) if is_sensitive_name(name) || is_sensitive_value(text) => {
             *value = MASK.into();
         }
-        _ => mask(value),
+        _ => mask_member(name, value),
     }
 }
 
@@ -107,6 +126,13 @@ mod tests {
     #[test]
     fn credentials_are_masked_wherever_they_are() {
         let mut config = json!({
+            "consumers": {"entries": [{
+                "name": "kept-3",
+                "keys": [{"id": "kept-4", "sha256": "hush-12"}],
+                "password": "hush-13",
+            }]},
+            "admin": {"token": "env:KEPT_5"},
+            "rate_limit_service": {"domains": {"d": {"limits": [{"match": {"api_key": "hush-14"}}]}}},
             "headers": {"x_ratelimit": true, "standard": "off"},
             "limits": {"a": {"tiers": [
                 {"match": {"part": "header:x-api-key", "values": ["hush-1", "hush-2"]}, "quota": 5}
@@ -114,8 +140,8 @@ mod tests {
             "routes": [{
                 "match": {"headers": {"X-Api-Key": "hush-3", "x-plan": "gold"}, "query": {"access_token": "hush-4"}},
                 "headers": {
-                    "request": {"set": {"Authorization": "Bearer hush-5", "x-tier": "1"}, "add": {}, "remove": []},
-                    "response": {"set": {}, "add": {"Set-Cookie": "s=hush-6"}, "remove": []},
+                    "request": {"set": {"Authorization": "Bearer hush-5", "x-tier": "hush-15"}, "add": {"x-ip": "{client_ip}"}, "remove": []},
+                    "response": {"set": {"Cache-Control": "kept-6"}, "add": {"Set-Cookie": "s=hush-6"}, "remove": []},
                 },
             }, {
                 "headers": {"request": {"set": {"x-upstream-pass": "hush-7", "x-access": "bearer hush-8"}}},
@@ -126,13 +152,17 @@ mod tests {
         mask(&mut config);
         let text = config.to_string();
         assert!(!text.contains("hush"), "{text}");
-        assert_eq!(text.matches(MASK).count(), 11, "{text}");
+        assert_eq!(text.matches(MASK).count(), 15, "{text}");
         for kept in [
             "/kept-2?x=1",
             "@example.com/a@b?",
             "kept-1",
             "gold",
-            "x-tier\":\"1",
+            "kept-3",
+            "kept-4",
+            "env:KEPT_5",
+            "kept-6",
+            "{client_ip}",
             "\"quota\":5",
             "header:x-api-key",
             "off",

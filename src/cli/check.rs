@@ -6,13 +6,13 @@ use std::path::Path;
 use super::{Exit, exit_after_write};
 use crate::clock::Clock;
 use crate::config::{
-    AlgorithmConfig, Config, DomainLimitConfig, EnvLookup, Fault, Faults, FixedAnswer, LimitConfig,
+    AlgorithmConfig, DomainLimitConfig, EnvLookup, Fault, Faults, FixedAnswer, LimitConfig,
     Listener, LoadedConfig, LogDestination, MatchValue, RateLimitServiceConfig, RedirectHttps,
     RouteMatch, SecretError, SecretReference,
 };
 use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
-use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_url};
+use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_forms, mask_url};
 use crate::snapshot::{OverrideTable, Snapshot, acme_key_faults};
 use crate::throttle::ThrottleSettings;
 
@@ -29,21 +29,25 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
             if let Err(faults) = snapshot.consumers.load() {
-                return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
+                // The file's name may be a variable's value.
+                let faults = faults.to_string();
+                let shown = loaded.source.mask_message(&faults);
+                return exit_after_write(writeln!(out, "{shown}"), Exit::BadInput);
             }
             let overrides = match override_notes(&loaded, &snapshot) {
                 Ok(notes) => notes,
                 Err(faults) => {
-                    return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
+                    let faults = faults.to_string();
+                    let shown = loaded.source.mask_message(&faults);
+                    return exit_after_write(writeln!(out, "{shown}"), Exit::BadInput);
                 }
             };
-            let config = &loaded.config;
             let certificates = snapshot.certificate_notes(&loaded.source, clock.now());
             let notes = snapshot.notes.iter().chain(&certificates);
             let result = print_summary(path, &loaded, &snapshot, out)
                 .and_then(|()| print_notes(notes, out))
                 .and_then(|()| print_override_notes(&overrides, out))
-                .and_then(|()| print_missing_secrets_and_files(config, env, out));
+                .and_then(|()| print_missing_secrets_and_files(&loaded, env, out));
             exit_after_write(result, Exit::Ok)
         }
         Err(error) => exit_after_write(writeln!(out, "{error}"), Exit::from_load_error(&error)),
@@ -101,7 +105,7 @@ fn print_summary(
     let limits = config.limits.iter().map(|(name, limit)| limit_summary(name, limit));
     let service = config.rate_limit_service.iter().flat_map(service_summary);
     for line in listeners.chain(admin).chain(service).chain(limits) {
-        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
+        writeln!(out, "  {}", shown(loaded, &line))?;
     }
     for (route, compiled) in loaded.config.routes.iter().zip(&snapshot.routes) {
         let host = route.matches.host.as_deref().unwrap_or("*");
@@ -122,7 +126,7 @@ fn print_summary(
         let action = actions.into_iter().flatten().next().unwrap_or_default();
         let conditions = route_conditions(&route.matches);
         let line = format!("{name}: {methods} {host}{path}{conditions} -> {action} ({limits})");
-        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
+        writeln!(out, "  {}", shown(loaded, &line))?;
     }
     if let Some(throttle) = &snapshot.throttle {
         let throttle = throttle_summary(throttle);
@@ -133,9 +137,14 @@ fn print_summary(
     }
     if let Some(traces) = &loaded.config.traces {
         let line = format!("traces: {} % to {}", traces.sample * 100.0, traces.endpoint);
-        writeln!(out, "  {}", loaded.source.mask_values(&line))?;
+        writeln!(out, "  {}", shown(loaded, &line))?;
     }
     Ok(())
+}
+
+/// A line of values of the configuration, without those of variables and without credentials.
+fn shown(loaded: &LoadedConfig, line: &str) -> String {
+    mask_forms(&loaded.source.mask_values(line)).into_owned()
 }
 
 /// A listener's address, and its protocols except for HTTP/1.1 in clear.
@@ -214,7 +223,8 @@ fn override_notes(loaded: &LoadedConfig, snapshot: &Snapshot) -> Result<Vec<Stri
     let notes = table
         .unused()
         .iter()
-        .map(|unused| format!("{}:{}: {}", own.file.display(), line(unused.id), unused.fault));
+        .map(|unused| format!("{}:{}: {}", own.file.display(), line(unused.id), unused.fault))
+        .map(|note| mask_forms(&loaded.source.mask_message(&note)).into_owned());
     Ok(notes.collect())
 }
 
@@ -246,15 +256,20 @@ fn secret_fault(loaded: &LoadedConfig, snapshot: &Snapshot, env: EnvLookup<'_>) 
 
 /// Prints notes on secrets and certificates that do not exist on this machine.
 fn print_missing_secrets_and_files(
-    config: &Config,
+    loaded: &LoadedConfig,
     env: EnvLookup<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let LoadedConfig { config, source } = loaded;
     if let LogDestination::File(path) = &config.access_log.to
         && let Some(folder) = path.parent().filter(|folder| *folder != Path::new(""))
         && !folder.is_dir()
     {
-        let folder = folder.display();
+        let folder = folder.display().to_string();
+        // The folder is only a part of the variable's value.
+        let whole = source.mask_values(&path.display().to_string()).into_owned();
+        let is_masked = whole != path.display().to_string();
+        let folder = if is_masked { format!("of {whole}") } else { folder };
         writeln!(out, "\nnote: no folder {folder} for the access log {ON_THIS_MACHINE}")?;
     }
     let redis = config.store.redis.as_ref();
@@ -265,12 +280,15 @@ fn print_missing_secrets_and_files(
     let tokens = config.auth.values().filter_map(|method| method.jwt.as_ref()?.secret.as_ref());
     for secret in passwords.chain(sentinel).chain(token).chain(traces).chain(tokens) {
         if let Err(error) = secret.reveal(env) {
+            let error = error.to_string();
+            let error = mask_forms(&source.mask_message(&error)).into_owned();
             writeln!(out, "\nnote: {error} {ON_THIS_MACHINE}")?;
         }
     }
     let authorities = redis.and_then(|redis| redis.tls_ca.as_ref());
     if let Some(path) = authorities.filter(|path| !path.is_file()) {
-        let path = path.display();
+        let path = path.display().to_string();
+        let path = source.mask_values(&path);
         writeln!(out, "\nnote: no file {path} {ON_THIS_MACHINE}")?;
     }
     Ok(())

@@ -135,6 +135,11 @@ impl ConfigSource {
         self.masks.apply_to_values(text)
     }
 
+    /// Replaces them in a message, which quotes values between backticks.
+    pub fn mask_message<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.masks.apply(text)
+    }
+
     /// Also masks the canonical form of values from the environment, which messages may quote: `1m` for
     /// `60s`.
     pub(super) fn mask_canonical(&mut self, config: &Config) {

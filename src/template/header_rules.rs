@@ -36,6 +36,11 @@ impl HeaderRules {
         &self.dropped
     }
 
+    /// The fields that are set or added, in their order.
+    pub fn written(&self) -> &[(HeaderName, Template)] {
+        &self.written
+    }
+
     /// True if the message's own field of this name is removed or replaced. Ignores case.
     pub fn drops(&self, name: &[u8]) -> bool {
         self.dropped.iter().any(|dropped| name.eq_ignore_ascii_case(dropped.as_str().as_bytes()))

@@ -159,7 +159,7 @@ fn the_configuration_in_force_is_shown_without_secrets() {
     assert!(!text.contains("hush"), "{text}");
     assert_eq!(shown["generation"], 1);
     assert_eq!(shown["config"]["limits"]["calls"]["quota"], 2);
-    assert_eq!(shown["config"]["routes"][1]["headers"]["request"]["set"]["x-plain"], "shown");
+    assert_eq!(shown["config"]["routes"][1]["headers"]["request"]["set"]["x-plain"], "***");
     assert_eq!(shown["config"]["drain_timeout"], "2s", "defaults and durations as in the file");
 
     let variable = RULES.replacen("shown", "'${PLAIN:-hunter2-hunter2}'", 1);

@@ -55,6 +55,8 @@ mod key_normalization;
 mod mirror;
 /// Random pipelines compared with a model.
 mod model;
+/// Secrets of operators, which no output shows.
+mod operator_secrets;
 /// Connections to upstreams: pooling, retries, back-pressure.
 mod pooling;
 /// The promises of the rate-limit headers.

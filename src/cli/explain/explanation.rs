@@ -26,6 +26,7 @@ use crate::plan::{
     RequestView, RoutePlan, RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ErrorForm, HeaderReader};
+use crate::sensitive::mask_url;
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::upstream::{Protocol, Target, UpstreamKind};
 
@@ -442,6 +443,8 @@ impl Explanation {
     fn add_headers(&mut self, fields: &Fields) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         for (name, value) in fields.iter().map(|(name, value)| (text(name), text(value))) {
+            // A redirect's URL may have a credential.
+            let value = if name == "location" { mask_url(&value).into_owned() } else { value };
             match self.headers.get_mut(&name) {
                 Some(values) if name == "vary" => *values = format!("{values}, {value}"),
                 _ => _ = self.headers.insert(name, value),

@@ -3,13 +3,15 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
+use http::HeaderName;
 use serde::Serialize;
 
 use crate::http1::RequestHead;
 use crate::identity::OwnedConsumer;
 use crate::plan::{CallerBucket, RequestAttributes, RequestSource, RoutedRequest};
+use crate::sensitive::{MASK, mask_forms, shows_field};
 use crate::snapshot::{Route, Snapshot};
-use crate::template::HeaderRules;
+use crate::template::{HeaderRules, Template, TemplateValues};
 use crate::upstream::HostRule;
 
 /// A route's conditions beyond its pattern, and its changes of messages. The field names are those of the JSON.
@@ -132,10 +134,10 @@ impl RouteChanges {
 impl HeaderChanges {
     fn of(rules: Option<&HeaderRules>, request: RoutedRequest<'_>) -> Self {
         let Some(rules) = rules else { return Self::default() };
-        let mut lines = Vec::new();
-        request.with_values(|values| rules.write(values, &mut lines));
-        let written: Vec<String> =
-            String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect();
+        let written: Vec<String> = request.with_values(|values| {
+            let lines = rules.written().iter();
+            lines.filter_map(|(name, template)| line(name, template, values)).collect()
+        });
         let is_written =
             |name: &str| written.iter().any(|line| line.split(':').next() == Some(name));
         let names = rules.dropped().iter().map(http::HeaderName::as_str);
@@ -152,6 +154,16 @@ impl HeaderChanges {
         }
         Ok(())
     }
+}
+
+/// The field that a rule writes, as a line; `None` if its value is empty. A possible credential is masked.
+fn line(name: &HeaderName, template: &Template, values: &TemplateValues<'_>) -> Option<String> {
+    let mut value = Vec::new();
+    template.write_value(values, &mut value);
+    let value = value.trim_ascii();
+    let is_shown = shows_field(name.as_str(), &template.to_string());
+    let shown = if is_shown { String::from_utf8_lossy(value) } else { MASK.into() };
+    (!value.is_empty()).then(|| format!("{name}: {}", mask_forms(&shown)))
 }
 
 /// The request of `explain` on its route. The request's id is unknown, so its variable stays.
