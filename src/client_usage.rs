@@ -5,6 +5,8 @@
 //! proxy's requests, whose clients differ, need a lookup each. An entry exists while a connection or request holds
 //! it, so open connections and requests bound the memory.
 //!
+//! `held_reply.rs` bounds the bodies of responses that exist for one request only.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use tidegate::client_usage::ClientTable;
@@ -31,10 +33,16 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+pub use self::held_reply::HeldReply;
+
+mod held_reply;
+
 /// The clients of the process with open connections or requests, by their masked addresses.
 #[derive(Debug, Default)]
 pub struct ClientTable {
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>, RandomState>>,
+    /// The `reply_bytes` of all clients.
+    reply_bytes: Arc<UsageCount>,
 }
 
 /// What one client address uses, over all workers.
@@ -52,6 +60,10 @@ pub struct ClientUsage {
     pub copied_bytes: UsageCount,
     /// Bodies of requests that were read before limits are charged, and are not forwarded yet, in bytes.
     pub inspected_bytes: UsageCount,
+    /// Bodies of responses that exist for one request only and are not sent yet, in bytes.
+    reply_bytes: UsageCount,
+    /// The same of all clients.
+    all_reply_bytes: Arc<UsageCount>,
 }
 
 impl ClientUsage {
@@ -119,6 +131,8 @@ impl ClientTable {
             compression_bytes: UsageCount::default(),
             copied_bytes: UsageCount::default(),
             inspected_bytes: UsageCount::default(),
+            reply_bytes: UsageCount::default(),
+            all_reply_bytes: Arc::clone(&self.reply_bytes),
         });
         clients.insert(address, Arc::downgrade(&usage));
         usage

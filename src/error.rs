@@ -168,8 +168,8 @@ pub struct ServiceReply {
     pub status: StatusCode,
     /// The header fields, without those of its connection.
     pub fields: Fields,
-    /// The body.
-    pub body: Bytes,
+    /// The body; `None` if the client or the process already held too many bytes of such bodies.
+    pub body: Option<Bytes>,
     /// The limit that counts it as a failure for the client's address; `None` if none does.
     pub counted_by: Option<Arc<Limit>>,
 }

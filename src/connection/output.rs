@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Method, StatusCode};
 
 use super::Connection;
@@ -225,10 +225,12 @@ impl Connection {
         framing: &'c ResponseFraming,
     ) -> BodyWriter<Http1Sink<'c>> {
         let (content, mut request) = response.into_content();
-        let (whole, body) = framing.take_body(content);
+        let (mut whole, body) = framing.take_body(content);
         request.ledger_mut().add_bytes_sent(whole.len());
-        out.extend_from_slice(&whole);
-        let sink = Http1Sink { connection: self, unsent: WriteBuffer::new(out), framing };
+        // The rest of a long body is not copied: many responses may share it, and what holds it is counted.
+        out.extend_from_slice(&whole.split_to(whole.len().min(READ_SIZE)));
+        let sink =
+            Http1Sink { connection: self, unsent: WriteBuffer::new(out), rest: whole, framing };
         BodyWriter::new(sink, body, request)
     }
 }
@@ -266,6 +268,8 @@ impl WriteBuffer {
 pub(super) struct Http1Sink<'a> {
     connection: &'a Connection,
     unsent: WriteBuffer,
+    /// The rest of a complete body, which follows `unsent`; empty with a stream.
+    rest: Bytes,
     framing: &'a ResponseFraming,
 }
 
@@ -277,7 +281,7 @@ impl BodySink for Http1Sink<'_> {
     }
 
     fn unsent(&self) -> usize {
-        self.unsent.bytes().len()
+        self.unsent.bytes().len() + self.rest.len()
     }
 
     /// Checks nothing: `Connection::while_open` notices a client that is gone.
@@ -294,9 +298,15 @@ impl BodySink for Http1Sink<'_> {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
-        match ready!(self.connection.socket.poll_write(cx, self.unsent.bytes())) {
+        let is_rest = self.unsent.bytes().is_empty();
+        let bytes = if is_rest { &*self.rest } else { self.unsent.bytes() };
+        match ready!(self.connection.socket.poll_write(cx, bytes)) {
             Ok(count) if count > 0 => {
-                self.unsent.advance(count);
+                if is_rest {
+                    self.rest.advance(count);
+                } else {
+                    self.unsent.advance(count);
+                }
                 Poll::Ready(Ok(()))
             }
             _ => Poll::Ready(Err(CutReason::ClientClosed)),

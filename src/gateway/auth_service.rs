@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use reqwest::{Client, Response};
 
 use crate::{
     auth::{ForwardAuth, ProofCache, ProofDigest},
+    client_usage::HeldReply,
     clock::Clock,
     error::ServiceReply,
     http_client::{causes, client_builder},
@@ -121,11 +121,12 @@ pub(super) struct AuthServices {
 }
 
 impl AuthServices {
-    /// Asks `service` about `request`.
+    /// Asks `service` about a request with these `headers`. The body of a refusal is kept in `body`.
     pub(super) async fn ask(
         &self,
         service: &Arc<ForwardAuth>,
         headers: HeaderMap,
+        body: HeldReply,
         clock: &Clock,
     ) -> Result<ServiceAnswer, ServiceError> {
         let failed = |error: reqwest::Error| ServiceError::Failed(causes(&error));
@@ -139,7 +140,8 @@ impl AuthServices {
             let is_admitted = response.status().is_success();
             let admission = is_admitted.then(|| ServiceAdmission::read(service, &response));
             // Its body is read in any case: a broken answer is none.
-            let reply = reply(response).await?;
+            let kept = (!is_admitted).then_some(body);
+            let reply = reply(response, kept).await?;
             if let Some(admission) = admission {
                 return Ok(ServiceAnswer::Admitted(Arc::new(admission?)));
             }
@@ -240,8 +242,11 @@ fn not_usable(name: &HeaderName) -> ServiceError {
     ServiceError::Failed(format!("its answer has no single text in `{name}`"))
 }
 
-/// An answer for the client.
-async fn reply(mut response: Response) -> Result<ServiceReply, ServiceError> {
+/// An answer for the client. Its body is kept in `kept`; without that, it is only read to its end.
+async fn reply(
+    mut response: Response,
+    mut kept: Option<HeldReply>,
+) -> Result<ServiceReply, ServiceError> {
     let failed = |error: reqwest::Error| ServiceError::Failed(causes(&error));
     let status = StatusCode::from_u16(response.status().as_u16()).unwrap_or(StatusCode::FORBIDDEN);
     let mut fields = Fields::new();
@@ -258,14 +263,19 @@ async fn reply(mut response: Response) -> Result<ServiceReply, ServiceError> {
             fields.push(name.as_str(), value.as_bytes());
         }
     }
-    let mut body = BytesMut::new();
+    let mut length = 0;
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if body.len() + chunk.len() > MAX_BODY {
+        length += chunk.len();
+        if length > MAX_BODY {
             return Err(ServiceError::Failed(format!(
                 "its answer is longer than {MAX_BODY} bytes"
             )));
         }
-        body.extend_from_slice(&chunk);
+        if kept.as_mut().is_some_and(|body| !body.append(&chunk)) {
+            // Dropping the rest frees the buffers of its connection.
+            break;
+        }
     }
-    Ok(ServiceReply { status, fields, body: Bytes::from(body), counted_by: None })
+    let body = kept.and_then(HeldReply::into_body);
+    Ok(ServiceReply { status, fields, body, counted_by: None })
 }

@@ -28,6 +28,7 @@ use crate::{
         AuthContext, AuthCredentials, AuthError, ConsumerQuery, ForwardAuth, PresentedCredentials,
         ProofDigest, RouteAuth, ServiceFailure, Unauthenticated, Verification,
     },
+    client_usage::HeldReply,
     consumer_store::PendingLookup,
     error::{AuthOutage, FailedAuthentication, GatewayError},
     http1::{FieldSink as _, Fields},
@@ -281,7 +282,9 @@ impl Gateway {
     ) -> Result<Option<Arc<ServiceAdmission>>, GatewayError> {
         let Some(route) = request.ledger.route.clone() else { return Err(GatewayError::NoRoute) };
         let question = question(service, &request.routed(&route));
-        let error = match self.auth_services.ask(service, question, &self.shared.clock).await {
+        let body = HeldReply::new(&request.usage);
+        let asked = self.auth_services.ask(service, question, body, &self.shared.clock);
+        let error = match asked.await {
             Ok(ServiceAnswer::Admitted(admission)) => return Ok(Some(admission)),
             Ok(ServiceAnswer::Refused(mut reply)) => {
                 // Without the credentials that the service reads, nothing was guessed.

@@ -15,9 +15,10 @@ use super::{
     response_header::ResponseHeader,
 };
 use crate::{
-    error::{GatewayError, ServiceReply},
+    client_usage::HeldReply,
+    error::GatewayError,
     grpc,
-    http1::{Fields, FramingError, RequestHead, ResponseHead, Version},
+    http1::{FieldSink, Fields, FramingError, RequestHead, ResponseHead, Version},
     respond::{self, ErrorForm, LocalReply, TicketDelivery},
     snapshot::ErrorBody,
     trace::ReceivedContext,
@@ -146,11 +147,20 @@ fn waiting_page<'r>(request: &'r RequestContext, error: &GatewayError) -> Option
     rules.filter(|_| denied.waiting.is_some())?.page.as_ref()
 }
 
+/// True for a header field that describes the body it came with.
+fn describes_body(name: &[u8]) -> bool {
+    const OTHERS: [&[u8]; 5] =
+        [b"etag", b"last-modified", b"accept-ranges", b"digest", b"repr-digest"];
+    let prefix = name.get(..8).unwrap_or_default();
+    prefix.eq_ignore_ascii_case(b"content-")
+        || OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
 /// The response to a request that was refused or failed.
 pub(super) fn refusal(
     request: &RequestContext,
     limits: &[ChargedLimit],
-    error: GatewayError,
+    mut error: GatewayError,
 ) -> DraftResponse {
     let head = &*request.head;
     // Not for an extended CONNECT: a gRPC refusal has status 200, which would open the tunnel.
@@ -165,17 +175,33 @@ pub(super) fn refusal(
     let form = if is_grpc { ErrorForm::Problem } else { ErrorForm::of(&head.fields) };
     let mut reply = if is_grpc {
         respond::grpc_refusal(&error, reports(limits))
-    } else if let GatewayError::RefusedByService(answer) = error {
-        let ServiceReply { status, fields, body, .. } = *answer;
-        return DraftResponse::Local(LocalReply { status, fields, body });
+    } else if let GatewayError::RefusedByService(answer) = &mut error
+        && let Some(body) = answer.body.take()
+    {
+        let fields = std::mem::take(&mut answer.fields);
+        return DraftResponse::Local(LocalReply { status: answer.status, fields, body });
     } else {
         let bodies = request.route().and_then(|route| route.settings.error_bodies.as_ref());
         let body = bodies.and_then(|bodies| bodies.get(error.status()));
         let body =
             body.or_else(|| waiting_page(request, &error).filter(|_| form == ErrorForm::Page));
         let id = request.ledger.request_id.as_str();
-        respond::error_reply(&error, reports(limits), id, form, body)
+        let mut reply = respond::error_reply(&error, reports(limits), id, form, body);
+        // A rendered page is a copy for this client.
+        if body.is_some_and(ErrorBody::has_variables) {
+            match HeldReply::whole(&request.usage, std::mem::take(&mut reply.body)) {
+                Some(held) => reply.body = held,
+                None => reply = respond::error_reply(&error, reports(limits), id, form, None),
+            }
+        }
+        reply
     };
+    if let GatewayError::RefusedByService(answer) = &error
+        && !is_grpc
+    {
+        // The answer without its body, which was too long for what may be held.
+        reply.fields.append(&answer.fields, |name| !describes_body(name));
+    }
     if let GatewayError::Throttled(denied) = error {
         if let (Some(waiting), Some(rules)) =
             (&denied.waiting, &request.rules().snapshot.waiting_room)

@@ -68,6 +68,11 @@ pub struct BodyValues {
 }
 
 impl ErrorBody {
+    /// True if a body is rendered for each response. Otherwise all responses share it.
+    pub fn has_variables(&self) -> bool {
+        !self.variables.is_empty()
+    }
+
     /// Parses a body with variables such as `{limit}`. All other braces are literal, as in a style sheet.
     fn new(content_type: HeaderValue, body: &[u8]) -> Self {
         let (mut text, mut variables) = (Vec::with_capacity(body.len()), Vec::new());

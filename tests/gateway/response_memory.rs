@@ -4,7 +4,7 @@ use std::{fs, io::Write, time::Duration};
 
 use tempfile::TempDir;
 use testkit::{
-    client::get,
+    client::{Response, get},
     http2_client::{Http2Client, Http2Exchange, request},
     http2_frames::{RawHttp2, kind, request as request_fields},
     process::Process,
@@ -132,4 +132,106 @@ fn unread_responses_of_one_client_hold_at_most_96_mib() {
     {
         println!("2,000 responses that are not read: {} KiB", growth / 1024);
     }
+}
+
+/// Asks for `path` in 300 streams of three connections, and reads only the heads. Returns the growth in bytes and the
+/// number of bodies of `length` bytes.
+fn growth_of_unread(process: &Process, path: &str, status: u16, length: u64) -> (u64, usize) {
+    let before = process.resident_bytes();
+    let mut clients: Vec<_> = (0..3).map(|_| Http2Client::connect(process.address)).collect();
+    let mut streams: Vec<Http2Exchange> = Vec::new();
+    for client in &mut clients {
+        for _ in 0..100 {
+            streams.push(client.start(request("GET", path, ""), true).expect("a stream"));
+        }
+    }
+    let mut whole = 0;
+    for stream in &mut streams {
+        let head = stream.head().expect("a head");
+        assert_eq!(head.status(), status);
+        let declared = head.headers()["content-length"].to_str().expect("a text");
+        whole += usize::from(declared.parse::<u64>().expect("a number") >= length);
+    }
+    let growth = process.resident_bytes().saturating_sub(before);
+    #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
+    {
+        println!("300 unread responses of {length} bytes, {whole} whole: {} KiB", growth / 1024);
+    }
+    (growth, whole)
+}
+
+/// The service's page is longer than the windows of HTTP/2: it waits in the gateway for its reader.
+#[test]
+fn unread_refusals_of_a_service_hold_at_most_64_mib() {
+    let mut random = SplitMix64(9);
+    let page: Vec<u8> = (0..MIB).map(|_| b'a' + (random.below(16) as u8)).collect();
+    let answer = page.clone();
+    let service = Upstream::with_handler(move |_, socket| {
+        let head = format!(
+            "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nETag: \"page\"\r\nX-Own: kept\r\n\
+             Content-Length: {}\r\n\r\n",
+            answer.len()
+        );
+        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&answer)).is_ok()
+    });
+    let (_directory, process) = start(
+        &service,
+        "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        auth: {sso: {forward: {to: '{target}/verify', request_headers: [cookie], timeout: 30s}}}
+        upstreams: {app: {respond: {body: hello}}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app, auth: [sso]}
+        ",
+    );
+    let read = |response: Response| {
+        assert_eq!((response.status, response.header("etag")), (403, Some("\"page\"")));
+        assert!(response.body == page, "{} bytes", response.body.len());
+    };
+    read(get(process.address, "/a", ""));
+    read(Http2Client::connect(process.address).get("/a", ""));
+    let (growth, whole) = growth_of_unread(&process, "/a", 403, MIB);
+    assert!(growth <= 64 * MIB, "{} MiB", growth / MIB);
+    assert!((1..=8).contains(&whole), "{whole} bodies");
+    // The share is free again, when the streams are.
+    eventually("a page is whole", || {
+        let response = get(process.address, "/a", "");
+        assert_eq!((response.status, response.header("x-own")), (403, Some("kept")));
+        response.body == page
+    });
+}
+
+#[test]
+fn unread_pages_with_placeholders_hold_at_most_32_mib() {
+    let length = 250 * 1024;
+    let pages = tempfile::tempdir().expect("a directory");
+    let page = pages.path().join("page.html");
+    fs::write(&page, format!("{{limit}}{}", "x".repeat(length))).expect("a file");
+    let upstream = Upstream::with_response("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let yaml = "
+        listen: [{address: 127.0.0.1:0, http2: true}]
+        admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
+        access_log: off
+        workers: 2
+        limits: {few: {quota: 1, window: 100d, key: []}}
+        upstreams: {origin: {targets: [{target}]}}
+        routes:
+          - name: all
+            match: {path: '/{*rest}'}
+            upstream: origin
+            limits: [few]
+            error_bodies: {429: {file: 'PAGE', content_type: text/html}}
+        ";
+    let yaml = yaml.replace("PAGE", page.to_str().expect("a path"));
+    let (_directory, process) = start(&upstream, &yaml);
+    assert_eq!(get(process.address, "/a", "").status, 200);
+    let expected = format!("few{}", "x".repeat(length));
+    assert!(get(process.address, "/a", "").text() == expected, "over HTTP/1");
+    assert!(Http2Client::connect(process.address).get("/a", "").text() == expected, "over HTTP/2");
+    let (growth, whole) = growth_of_unread(&process, "/a", 429, length as u64);
+    assert!(growth <= 32 * MIB, "{} MiB", growth / MIB);
+    assert!((1..=33).contains(&whole), "{whole} bodies");
 }
