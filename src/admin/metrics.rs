@@ -245,7 +245,7 @@ impl MetricsCollector {
 
     fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (stats, status) = (self.0.store.stats(), self.0.store.status());
-        let help = "Requests that were charged to the store";
+        let help = "Requests that the store decided, refused ones included";
         write_counter(&mut start_counters(encoder, "store_requests", help)?, &[], stats.requests)?;
         let help = "Requests that got no decision from the shared store, by kind of failure";
         let mut family = start_counters(encoder, "store_failures", help)?;

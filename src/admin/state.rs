@@ -171,7 +171,7 @@ struct StoreState {
     #[schemars(extend("enum" = ["memory", "redis"]))]
     kind: &'static str,
     healthy: bool,
-    /// Requests that were charged.
+    /// Requests that it decided, refused ones included.
     requests: u64,
     /// Calls to Redis for decisions and for leases.
     redis_calls: u64,

@@ -131,10 +131,9 @@ fn encode_gauges(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) -> 
     let help = "Recent time to a response's head, as a peak EWMA, in seconds";
     let mut family = start_gauges(encoder, "target_latency_seconds", help)?;
     for Scraped { state, set } in upstreams {
-        let now = state.now();
         for member in &set.members {
             let labels = [("upstream", &*state.name), ("target", &*member.state.name)];
-            if let Some(micros) = member.state.observed_latency(now) {
+            if let Some(micros) = member.state.observed_latency() {
                 family.encode_family(&labels)?.encode_gauge(&(micros as f64 / 1e6))?;
             }
         }

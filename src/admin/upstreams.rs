@@ -107,7 +107,7 @@ fn describe_target(set: &EndpointSet, member: &Member, now: CoarseTime) -> Targe
         in_flight: endpoint.in_flight(),
         max_in_flight: endpoint.adaptive_limit().or(set.servers.bounds.max_requests),
         connections: endpoint.connections(),
-        latency_ms: endpoint.observed_latency(now).map(|micros| micros as f64 / 1e3),
+        latency_ms: endpoint.observed_latency().map(|micros| micros as f64 / 1e3),
         requests: endpoint.requests(),
         failures: FAILURE_KINDS.into_iter().zip(endpoint.failures()).collect(),
         ejections: endpoint.ejections(),

@@ -61,6 +61,12 @@ impl PeakEwma {
         (self.0.value * self.kept_share(now)) as u64
     }
 
+    /// The average at the last observation, in us; 0 before the first.
+    #[inline]
+    pub fn average(self) -> u64 {
+        self.0.value as u64
+    }
+
     /// The share of the average that remains at `now`.
     #[inline]
     fn kept_share(self, now: CoarseTime) -> f32 {

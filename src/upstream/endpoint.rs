@@ -209,9 +209,11 @@ impl EndpointState {
         PeakEwma::from_bits(self.latency.load(Relaxed)).cost(now)
     }
 
-    /// The latency; `None` before the first response, because only failures determine it until then.
-    pub fn observed_latency(&self, now: CoarseTime) -> Option<u64> {
-        self.has_responded().then(|| self.latency(now)).filter(|micros| *micros > 0)
+    /// The peak EWMA at the last observation, in us: without requests it stays, as nothing was measured since. `None`
+    /// before the first response, because only failures determine it until then.
+    pub fn observed_latency(&self) -> Option<u64> {
+        let average = PeakEwma::from_bits(self.latency.load(Relaxed)).average();
+        self.has_responded().then_some(average).filter(|micros| *micros > 0)
     }
 
     fn has_responded(&self) -> bool {

@@ -308,7 +308,7 @@ function showUpstreams(state) {
 
 function showStore(store, perSecond) {
   const isRedis = store.kind === "redis";
-  const pairs = [["Kept in", isRedis ? "Redis" : "this process"], ["Charged requests", count(store.requests)]];
+  const pairs = [["Kept in", isRedis ? "Redis" : "this process"], ["Decided requests", count(store.requests)]];
   if (isRedis) {
     pairs.push(
       ["Calls to Redis", `${count(store.redis_calls)} (${rate(perSecond((own) => own.store.redis_calls))} per second)`],

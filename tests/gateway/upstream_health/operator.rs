@@ -1,12 +1,13 @@
 //! What operators see of the health of targets: the admin API, and the log.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use rustix::process::Signal;
 use testkit::{
     client::get, gateway::Gateway, process::Process, upstream::Upstream, wait::eventually,
     yaml::fill,
 };
+use tidegate::clock::Clock;
 
 use super::{START, refusing};
 
@@ -44,6 +45,30 @@ fn the_admin_api_reports_the_health_and_load_of_each_target() {
     assert!(bad["reason"].as_str().expect("a text").contains("connect"), "{}", bad["reason"]);
     assert!(bad["since_ms"].as_u64().expect("it succeeds") > START.as_unix_ms());
     assert_eq!(good["connections"], 1);
+}
+
+#[test]
+fn the_latency_of_a_target_stays_while_nothing_is_sent() {
+    let upstream = Upstream::hello();
+    let yaml = fill(
+        "
+        workers: 1
+        upstreams: {origin: {targets: ['{target}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: origin}]
+        ",
+        [("target", upstream.target())],
+    );
+    let gateway = Gateway::start_at(&yaml, Clock::manual(START));
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+    let target = || {
+        let listed = get(gateway.admin(), "/api/upstreams", "").json();
+        listed["upstreams"][0]["targets"][0].clone()
+    };
+    eventually("no request is in flight", || target()["in_flight"] == 0);
+    let measured = target()["latency_ms"].clone();
+    assert!(measured.as_f64().is_some_and(|latency| latency > 0.0), "{measured}");
+    gateway.clock.advance(Duration::from_secs(60));
+    assert_eq!(target()["latency_ms"], measured);
 }
 
 #[test]
