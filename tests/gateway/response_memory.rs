@@ -160,7 +160,7 @@ fn growth_of_unread(process: &Process, path: &str, status: u16, length: u64) -> 
     (growth, whole)
 }
 
-/// The service's page is longer than the windows of HTTP/2: it waits in the gateway for its reader.
+/// The service's page is longer than an HTTP/2 window: it waits in the gateway for its reader.
 #[test]
 fn unread_refusals_of_a_service_hold_at_most_64_mib() {
     let mut random = SplitMix64(9);
