@@ -112,7 +112,7 @@ fn no_fault_of_a_configuration_shows_a_secret() {
         format!("{GOOD}store:\n  redis:\n    password: |\n      ?\n"),
     ];
     let forms = [
-        GOOD.replace("5", "?"),
+        GOOD.replace('5', "?"),
         GOOD.replace("10s", "?"),
         GOOD.replace("client_ip", "?"),
         GOOD.replace("hello:", "?:"),
