@@ -62,7 +62,7 @@ fn has_part(name: &str) -> bool {
     PARTS.iter().any(|part| name.contains(part))
 }
 
-/// True if the name is that of a number, such as `max_tokens`.
+/// True if the name says a number, such as `max_tokens`.
 fn is_count(name: &str) -> bool {
     let Some(start) = COUNTED.iter().find_map(|counted| name.strip_suffix(counted)) else {
         return false;

@@ -142,7 +142,7 @@ fn print_summary(
     Ok(())
 }
 
-/// A line of values of the configuration, without those of variables and without credentials.
+/// A line of values of the configuration. Values of variables and credentials are left out.
 fn shown(loaded: &LoadedConfig, line: &str) -> String {
     mask_forms(&loaded.source.mask_values(line)).into_owned()
 }

@@ -20,7 +20,7 @@ const MIN_LENGTH: usize = 4;
 
 /// A line of a file, without its credentials.
 pub(super) struct QuotedLine {
-    /// The line, in which stars replace the characters of credentials: the columns stay the same.
+    /// The line. A star replaces each character of a credential: the columns stay the same.
     pub(super) shown: String,
     hidden: Vec<HiddenValue>,
 }

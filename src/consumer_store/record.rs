@@ -22,7 +22,7 @@ pub enum CredentialChange {
 
 /// The record of a consumer as a request has it.
 ///
-/// A request that changes a plan and names no credentials must not lock the customer out.
+/// A request that changes the plan alone must not lock the customer out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedConsumer {
     /// The record.

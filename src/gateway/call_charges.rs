@@ -192,8 +192,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Charges what a refused call reports to have happened, so that it cannot be used again. The outcomes stay those of
-    /// the refusal.
+    /// Charges the late hits of a refused call beyond the quota: what they report has happened. The call keeps the outcomes
+    /// of its refusal.
     async fn overdraw(&self, call: &CallCharges) {
         let reports = call.hits.iter().filter(|hit| hit.on_refusal == OnRefusal::Overdraw);
         let overdrafts: SmallVec<[Correction; 2]> =

@@ -141,6 +141,7 @@ mod tests {
         clock::StoreTime,
         http1::DescriptionError,
         throttle::{AdmissionDenied, DenyReason},
+        upstream::PassedTimeout,
     };
 
     fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
@@ -153,13 +154,7 @@ mod tests {
         for (error, status, http) in [
             (GatewayError::LimitExceeded, "8", 429),
             (GatewayError::BodyTooLong(5), "8", 413),
-            (
-                GatewayError::Upstream(UpstreamError::Timeout(
-                    crate::upstream::PassedTimeout::Request,
-                )),
-                "4",
-                504,
-            ),
+            (GatewayError::Upstream(UpstreamError::Timeout(PassedTimeout::Request)), "4", 504),
             (GatewayError::BodyTimeout, "4", 408),
             (GatewayError::DelayTimeout, "4", 503),
             (GatewayError::Upstream(UpstreamError::Connect(refused())), "14", 502),

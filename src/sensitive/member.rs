@@ -2,7 +2,7 @@
 
 use super::is_sensitive_name;
 
-/// Keys with names like those of credentials, whose values are harmless.
+/// Keys that are named like credentials and have harmless values.
 const HARMLESS_KEYS: [&str; 6] =
     ["auth_optional", "credentials", "forward_credentials", "hash_key", "key", "max_keys"];
 /// Prefixes of values that only name where a credential is.

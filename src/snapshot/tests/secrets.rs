@@ -20,7 +20,7 @@ fn secrets() -> [String; 4] {
     ]
 }
 
-/// Texts in which `?` is a secret of any form, because of the key at which it stands.
+/// Texts whose `?` is a secret in any form, because of its key.
 const AT_A_KEY: [&str; 16] = [
     "- name: a\n  keys: ?\n",
     "- name: a\n  keys:\n    ?\n",
