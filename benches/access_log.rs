@@ -1,6 +1,6 @@
-//! The cost of an access line: a worker's time per line, and lost lines while the sink accepts everything.
-//! With `valgrind --tool=callgrind`, two runs with different numbers of lines give the instructions per line:
-//! `access_log 20000`, `access_log 40000`.
+//! The cost of an access line: a worker's time per line, and lost lines while the sink accepts
+//! everything. With `valgrind --tool=callgrind`, two runs with different numbers of lines give the
+//! instructions per line: `access_log 20000`, `access_log 40000`.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::{hint::black_box, path::Path, time::Duration};

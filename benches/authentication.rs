@@ -1,6 +1,7 @@
-//! What authentication costs: the CPU of a request with a limit on a route with each way to authenticate, and of the same
-//! request on a route without `auth`, in one run of the binary. Rounds alternate between the two. Then the same with a
-//! million consumers, each request with another key; and the calls to Redis for consumers that are kept there.
+//! What authentication costs: the CPU of a request with a limit on a route with each way to
+//! authenticate, and of the same request on a route without `auth`, in one run of the binary.
+//! Rounds alternate between the two. Then the same with a million consumers, each request with
+//! another key; and the calls to Redis for consumers that are kept there.
 //!
 //! `cargo bench --profile release --bench authentication`
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]

@@ -1,9 +1,9 @@
-//! The time to choose a target, and the goodput of a server whose capacity falls to a third, with adaptive
-//! concurrency and with fixed bounds: `cargo bench --bench balance`.
+//! The time to choose a target, and the goodput of a server whose capacity falls to a third, with
+//! adaptive concurrency and with fixed bounds: `cargo bench --bench balance`.
 
 #![allow(clippy::print_stdout, reason = "a table is the result")]
 
-#[path = "../src/upstream/adaptive_concurrency/simulation.rs"]
+#[path = "../crates/upstream/src/adaptive_concurrency/simulation.rs"]
 mod simulation;
 
 use std::{
@@ -24,8 +24,8 @@ use tidegate::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
         retry_budget::RetryBudget,
         target_health::{
-            AttemptKind, Availability, FailedAttempt, Failure, HealthSettings, HealthView,
-            TargetHealth, UpstreamHealth,
+            AttemptKind, Availability, ConnectFailure, FailedAttempt, Failure, HealthSettings,
+            HealthView, TargetHealth, UpstreamHealth,
         },
     },
 };
@@ -167,7 +167,7 @@ fn least_requests_half_ejected(bencher: Bencher<'_, '_>, count: usize) {
     let view = targets(count);
     let mut health = UpstreamHealth::new(SETTINGS, vec![TargetHealth::new(); count], NOW);
     for index in 0..count / 2 {
-        health.record_failure(index, failed(Failure::Connect), NOW);
+        health.record_failure(index, failed(Failure::Connect(ConnectFailure::Refused)), NOW);
         view.targets[index].health.store(health.view(index).to_bits(), Ordering::Relaxed);
     }
     choose(bencher, &balancer(Policy::LeastRequests, count, |_| 1), &view);
@@ -226,8 +226,8 @@ impl Limiter for AdaptiveLimit {
     }
 }
 
-/// 2,400 requests a second for a server that can do 3,000, and from 20 s to 40 s 1,000. A request is given up
-/// after a second, and the server works on it nevertheless.
+/// 2,400 requests a second for a server that can do 3,000, and from 20 s to 40 s 1,000. A request
+/// is given up after a second, and the server works on it nevertheless.
 fn print_goodput() {
     let whole = Capacity { from: 0, workers: 30, service: 10_000 };
     println!("requests answered per second, mean latency (ms), timeouts per second");

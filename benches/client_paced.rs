@@ -1,5 +1,6 @@
-//! What bounded places cost and protect: uploads with and without `max_requests`, and another client's requests while
-//! one address holds unsent bodies, unfinished uploads or unread responses. Each figure is of one run of the binary.
+//! What bounded places cost and protect: uploads with and without `max_requests`, and another
+//! client's requests while one address holds unsent bodies, unfinished uploads or unread responses.
+//! Each figure is of one run of the binary.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(clippy::disallowed_types, reason = "std's mutex is enough for a benchmark's threads")]
 
@@ -116,7 +117,8 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app}}]"
     (Process::start(gateway_command(binary, directory.path(), &["serve", "t.yaml"])), directory)
 }
 
-/// Sends uploads over eight connections. Returns the CPU of one, in us, and the gateway's resident memory, in MiB.
+/// Sends uploads over eight connections. Returns the CPU of one, in us, and the gateway's resident
+/// memory, in MiB.
 fn uploads(target: SocketAddr, keys: &str, length: usize, count: usize) -> (f64, f64) {
     let (process, _directory) = gateway(target, keys);
     let send = |count: usize| {
@@ -142,8 +144,8 @@ fn uploads(target: SocketAddr, keys: &str, length: usize, count: usize) -> (f64,
     (cpu, process.resident_bytes() as f64 / f64::from(1 << 20))
 }
 
-/// Another client's requests while one address holds [`HELD`] with this head and so many bytes of a body. Returns
-/// those served, and the median and longest time of them, in ms.
+/// Another client's requests while one address holds [`HELD`] with this head and so many bytes of a
+/// body. Returns those served, and the median and longest time of them, in ms.
 fn beside(target: SocketAddr, head: &str, body: usize) -> (usize, f64, f64) {
     let (process, _directory) = gateway(target, "max_requests: 50");
     let mut held = Vec::new();

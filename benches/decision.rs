@@ -16,7 +16,8 @@ use tidegate::{
     store::memory::MemoryStore,
 };
 
-/// Callers in the large table; few under `cargo test`, where each benchmark runs once and measures nothing.
+/// Callers in the large table; few under `cargo test`, where each benchmark runs once and measures
+/// nothing.
 static COLD_KEYS: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 10_000_000 } else { 1_000 });
 

@@ -1,16 +1,17 @@
-//! One address with 25,000 slow HTTP/2 streams, at several limits of open files: what the gateway's admin port, a
-//! reload and another client notice of it.
+//! One address with 25,000 slow HTTP/2 streams, at several limits of open files: what the gateway's
+//! admin port, a reload and another client notice of it.
 //!
 //! ```text
 //! cargo bench --bench descriptors [-- --connections N --open-files N,..]
 //! ```
 //!
-//! Each of the connections from 127.0.0.1 opens 100 streams to a server that does not answer. While they are open,
-//! `/healthz` and `/readyz` are asked for 20 times each, the configuration is reloaded, and 127.0.0.2 sends 100
-//! requests, each on a connection of its own. The columns: streams that wait at the server; refused with 503; lost
-//! with their connections; connections to the server and their bound; the longest time of `/healthz` and `/readyz`;
-//! the time until the reload is applied; requests of 127.0.0.2 that were answered, and their longest time;
-//! failures and ejections of the target.
+//! Each of the connections from 127.0.0.1 opens 100 streams to a server that does not answer. While
+//! they are open, `/healthz` and `/readyz` are asked for 20 times each, the configuration is
+//! reloaded, and 127.0.0.2 sends 100 requests, each on a connection of its own. The columns:
+//! streams that wait at the server; refused with 503; lost with their connections; connections to
+//! the server and their bound; the longest time of `/healthz` and `/readyz`; the time until the
+//! reload is applied; requests of 127.0.0.2 that were answered, and their longest time; failures
+//! and ejections of the target.
 
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![expect(
@@ -87,7 +88,8 @@ fn main() -> Result<()> {
 fn measure(open_files: u64, connections: u64) -> Result<String> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    // A queue for all connections that are opened at once: a full one would look like a failure of the server.
+    // A queue for all connections that are opened at once: a full one would look like a failure of
+    // the server.
     let server = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     server.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     server.listen(4096)?;

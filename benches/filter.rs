@@ -1,7 +1,7 @@
 //! The cost of the throttle's filters at capacity: `cargo bench --bench filter`.
 //!
-//! Every live minute has as many tokens as the default geometry is sized for. The baseline, in the same run
-//! and with the same tokens, is the usual design: one filter per minute, behind one lock.
+//! Every live minute has as many tokens as the default geometry is sized for. The baseline, in the
+//! same run and with the same tokens, is the usual design: one filter per minute, behind one lock.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -133,8 +133,8 @@ fn shortest_of<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
     (0..times).map(once).min().unwrap_or_default()
 }
 
-/// p50 and p99 of one operation alone, without the time of reading the clock. Reading the clock waits for
-/// pending operations, so that none overlap.
+/// p50 and p99 of one operation alone, without the time of reading the clock. Reading the clock
+/// waits for pending operations, so that none overlap.
 fn alone<T>(count: u64, tokens: &impl Fn(u64) -> u64, work: &impl Fn(u64) -> T) -> [f64; 2] {
     let sample = |is_executed: bool| {
         let mut took: Vec<_> = (0..count)
@@ -201,8 +201,8 @@ fn measure_cold_read(words: usize) {
     );
 }
 
-/// Measures recordings of new and repeated tokens. The baseline's filter of one minute fits into a cache, but
-/// its lock blocks every lookup.
+/// Measures recordings of new and repeated tokens. The baseline's filter of one minute fits into a
+/// cache, but its lock blocks every lookup.
 fn measure_records(filter: &Filter, baseline: &Baseline, capacity: u64) {
     filter.rotate(START + MINUTES * MINUTE);
     baseline.write()[30].clear();

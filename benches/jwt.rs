@@ -86,6 +86,7 @@ fn main() {
             audiences: [Box::from("orders")].into(),
             leeway: 30,
             consumer: "sub".into(),
+            prefix: Box::default(),
             plan: None,
             plans: Box::default(),
             required: Box::default(),

@@ -1,5 +1,5 @@
-//! What priorities change at three times the capacity of an upstream: requests served and their p99, by class, beside
-//! a gateway without priorities and beside the important classes alone.
+//! What priorities change at three times the capacity of an upstream: requests served and their
+//! p99, by class, beside a gateway without priorities and beside the important classes alone.
 //!
 //! `cargo bench --profile release --bench priority`
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -22,7 +22,8 @@ use tokio::{
 const PLACES: u64 = 20;
 const SERVICE_MS: u64 = 20;
 
-/// The classes: the path, which is also the name of a route, its priority, and its requests a second.
+/// The classes: the path, which is also the name of a route, its priority, and its requests a
+/// second.
 const CLASSES: [(&str, u8, u64); 3] =
     [("important", 0, 200), ("usual", 5, 800), ("flood", 9, 2_000)];
 

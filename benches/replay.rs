@@ -34,8 +34,8 @@ fn main() {
     divan::main();
 }
 
-/// Time in ms, client and path of a line: some 30,000 callers, 2,000 requests per second, slightly out of
-/// order.
+/// Time in ms, client and path of a line: some 30,000 callers, 2,000 requests per second, slightly
+/// out of order.
 fn request(number: u64) -> (u64, [u8; 4], String) {
     let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let time = 1_700_000_000_000 + number / 2 + hash % 40;

@@ -4,8 +4,9 @@
 //! cargo bench --bench store_charge [-- --only memory|lease|deny-cache|redis] [--decisions N] [--rounds N]
 //! ```
 //!
-//! One worker, one caller, one limit, and a real Redis server. For instructions per decision, run two lengths
-//! of one part under `valgrind --tool=callgrind` with `--rounds 1`, and divide the difference.
+//! One worker, one caller, one limit, and a real Redis server. For instructions per decision, run
+//! two lengths of one part under `valgrind --tool=callgrind` with `--rounds 1`, and divide the
+//! difference.
 
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 

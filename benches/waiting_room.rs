@@ -1,5 +1,6 @@
-//! What a waiting client costs: the CPU of a request with a ticket and of one without, beside the throttle's 429
-//! without a room and a limit's 429; the memory of the gateway and its calls to Redis by the number of waiting clients.
+//! What a waiting client costs: the CPU of a request with a ticket and of one without, beside the
+//! throttle's 429 without a room and a limit's 429; the memory of the gateway and its calls to
+//! Redis by the number of waiting clients.
 //!
 //! `cargo bench --profile release --bench waiting_room`
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]

@@ -1,4 +1,5 @@
-//! Writes the manual pages, one for each command, from the same definitions as `--help`. `scripts/package` runs it.
+//! Writes the manual pages, one for each command, from the same definitions as `--help`.
+//! `scripts/package` runs it.
 //!
 //! `cargo run --locked --example man -- FOLDER`
 #![allow(clippy::print_stderr, reason = "it prints its own errors")]
@@ -13,7 +14,8 @@ use tidegate::cli;
 
 const CHANGELOG: &str = include_str!("../CHANGELOG.md");
 
-/// Sections besides those of the arguments: the first of every page, the others of the program's own.
+/// Sections besides those of the arguments: the first of every page, the others of the program's
+/// own.
 const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     (
         "EXIT STATUS",
@@ -72,7 +74,8 @@ fn write_pages(folder: &Path) -> io::Result<()> {
     shown.try_for_each(|command| write_page(command, folder, false))
 }
 
-/// The date of the newest release in the changelog. Without a date, readers of pages take the source for it.
+/// The date of the newest release in the changelog. Without a date, readers of pages take the
+/// source for it.
 fn released() -> &'static str {
     let release = CHANGELOG.lines().find_map(|line| line.strip_prefix("## [")?.split_once("] - "));
     release.map_or("", |(_, date)| date)

@@ -1,6 +1,6 @@
 -- Acquires a batch of units from one record: refunds the unspent units of an earlier grant, then charges
 -- `needed` units and a share of the rest. If fewer than `needed` are left, it charges all of them, or none if
--- fewer than the minimum are left. Twin of src/limit/acquire.rs.
+-- fewer than the minimum are left. Twin of crates/limit/src/acquire.rs.
 --
 -- KEYS[1]   the record
 -- ARGV[1]   now in ms, which only tests pass; 0: this server's clock

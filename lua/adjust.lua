@@ -8,11 +8,19 @@
 --             whose times are not known
 -- Returns   a flat array of integers, as `charge` does: now (ms), then six for each adjustment:
 --             1, remaining, used, reset_at (ms), -1, 0
+--
+-- Without an `overdraw` of its own, an algorithm charges only up to a debt of ten quotas, whatever is reported.
 local function adjust(key, argument)
   local algorithm, view = read(key, argument)
   local cost, charged_at, used, reset = ARGV[argument + 1] + 0, ARGV[argument + 6] + 0, nil, nil
-  if charged_at == -1 then
-    used, reset = (algorithm.overdraw or algorithm.charge)(view, cost)
+  if charged_at == -1 and algorithm.overdraw then
+    used, reset = algorithm.overdraw(view, cost)
+  elseif charged_at == -1 then
+    local most = view.limit + 10 * ARGV[argument + 2]
+    if most > 9007199254740991 then most = 9007199254740991 end
+    local room = most - algorithm.decide(view, 0)
+    if room < 0 then room = 0 end
+    used, reset = algorithm.charge(view, cost < room and cost or room)
   elseif charged_at == -2 and algorithm.release then
     algorithm.release(view, cost)
     used, reset = algorithm.decide(view, 0)

@@ -1,4 +1,4 @@
--- The block: twin of src/limit/block.rs; prelude.lua describes the functions.
+-- The block: twin of crates/limit/src/block.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: ends_at (6 bytes, ms), refusals (4 bytes), 1 if the block has
 -- begun (1 byte). Any other value, and a record past its ends_at, is read as a new caller's record.

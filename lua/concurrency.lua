@@ -1,4 +1,4 @@
--- The concurrency limit: twin of src/limit/concurrency.rs; prelude.lua describes the functions.
+-- The concurrency limit: twin of crates/limit/src/concurrency.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: reset_at (6 bytes, ms), restarted_until (6 bytes, ms: the end of
 -- the leases that restarted because the clock was set back), total (4 bytes: the permits of all groups), then
@@ -149,5 +149,8 @@ algorithms.concurrency = function()
       .. view.groups, view.reset_at
   end
 
-  return {read = read, decide = decide, charge = charge, refund = refund, release = release_any, write = write}
+  return {
+    read = read, decide = decide, charge = charge, overdraw = charge, refund = refund, release = release_any,
+    write = write,
+  }
 end

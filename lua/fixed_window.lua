@@ -1,4 +1,4 @@
--- The fixed window: twin of src/limit/fixed_window.rs; prelude.lua describes the functions.
+-- The fixed window: twin of crates/limit/src/fixed_window.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes, or 7 from 2^32 on; at most
 -- 2^53 - 1). One value, so that neither can be evicted without the other. Any other value, and a record past

@@ -1,5 +1,5 @@
 -- The free slots of a leaky bucket: slots that were refunded while later ones are still taken. Twin of
--- src/limit/free_slots.rs.
+-- crates/limit/src/free_slots.rs.
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4
 -- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a view: an array with two

@@ -1,4 +1,4 @@
--- The leaky bucket: twin of src/limit/leaky_bucket.rs and of its record, src/limit/gcra.rs;
+-- The leaky bucket: twin of crates/limit/src/leaky_bucket.rs and of its record, crates/limit/src/gcra.rs;
 -- prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
@@ -87,8 +87,26 @@ algorithms.leaky_bucket = function()
     if begins <= last then return (begins + (-begins) % view.quota) / view.quota end
   end
 
+  -- The first ms at which the backlog is at most `rest`.
+  local function empties_to(view, rest)
+    local over = view.backlog - rest
+    if over < 0 then return view.now end
+    return view.now + (over + (-over) % view.quota) / view.quota
+  end
+
+  -- The stored reset_at if it is in the future; else the next time at which a taken slot leaves room for another one
+  -- within max_wait. Never before a request of cost 1 fits after the taken slots: free slots before them pass.
+  local function reset_at(view)
+    local now, left, fits_at = view.now, view.max_delay - view.backlog, empties_to(view, view.max_delay)
+    if view.reset_at > now then return view.reset_at > fits_at and view.reset_at or fits_at end
+    if left < 0 then return fits_at end
+    local next = view.window - left % view.window
+    if next > view.backlog then return now end
+    return now + (next + (-next) % view.quota) / view.quota
+  end
+
   local function decide(view, cost)
-    local now, reset, retry = view.now, view.reset_at, -1
+    local now, retry = view.now, -1
     if cost > 0 then
       local last = latest_start(view, cost)
       if last >= 0 then
@@ -99,7 +117,7 @@ algorithms.leaky_bucket = function()
         if over > 0 then retry = now + (over + (-over) % view.quota) / view.quota end
       end
     end
-    return view.used, reset > now and reset or now, retry
+    return view.used, reset_at(view), retry
   end
 
   -- Sets the TAT to `backlog` units after now.
@@ -129,8 +147,8 @@ algorithms.leaky_bucket = function()
       backlog = backlog + cost * view.window
     end
     set_backlog(view, backlog)
-    local tat = view.at + (view.fraction > 0 and 1 or 0)
-    if tat > view.reset_at then view.reset_at = tat end
+    local reset, fits_at = reset_at(view), empties_to(view, last >= 0 and last or view.max_delay)
+    view.reset_at = fits_at > reset and fits_at or reset
     return decide(view, 0)
   end
 
@@ -154,14 +172,18 @@ algorithms.leaky_bucket = function()
     local free_slots, library = view.free_slots, view.library
     if free_slots then begins = library.last_taken(free_slots, begins, length, window) end
     if begins <= slot_position - rate then return end
+    -- `reset_at` must not move back with the backlog from which it was computed: store it.
+    local reset = reset_at(view)
     if begins == last then
       if free_slots then last = library.trim_end(free_slots, last, window) end
       set_backlog(view, last > 0 and last or 0)
+      view.reset_at = reset
     elseif begins + length > 0 then
       library = library or algorithms.free_slots()
       view.library, view.free_slots = library, free_slots or {}
       library.insert(view.free_slots, begins, cost, window)
       set_backlog(view, backlog)
+      view.reset_at = reset
     end
   end
 
@@ -171,7 +193,8 @@ algorithms.leaky_bucket = function()
     if view.free_slots then
       raw = raw .. view.library.write(view.free_slots, view.now, view.quota)
     end
-    return raw, reset
+    local tat = at + (view.fraction > 0 and 1 or 0)
+    return raw, reset > tat and reset or tat
   end
 
   return {read = read, decide = decide, charge = charge, refund = refund, write = write, wait = wait}

@@ -10,7 +10,8 @@
 --                         nothing
 --   charge(view, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
 --                         batch; nil if the charge is for one request
---   overdraw(view, cost)   as `charge`, for an adjustment; only if it differs: a block counts refusals
+--   overdraw(view, cost)   as `charge`, for an adjustment; only if it is not `charge` up to a debt of ten quotas: a
+--                         block counts refusals, and permits are renewed
 --   refund(view, charged_at, cost)   refunds the part that still counts
 --   release(view, cost)   optional: refunds units of charges whose times are not known; else `refund` at `now`
 --   write(view, key)   -> raw, expires_at (ms)

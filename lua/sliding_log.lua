@@ -1,4 +1,4 @@
--- The sliding log: twin of src/limit/sliding_log.rs; prelude.lua describes the functions.
+-- The sliding log: twin of crates/limit/src/sliding_log.rs; prelude.lua describes the functions.
 --
 -- Record: a list. Its last element is newest_at (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: the
 -- total of all charges, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements

@@ -1,4 +1,4 @@
--- The sliding window: twin of src/limit/sliding_window.rs; prelude.lua describes the functions.
+-- The sliding window: twin of crates/limit/src/sliding_window.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then
 -- resolution + 1 counts, newest first: of 4 bytes each, or of 7 bytes each if one of them may be 2^32 or more.

@@ -1,4 +1,4 @@
--- The token bucket: twin of src/limit/token_bucket.rs and of its record, src/limit/gcra.rs; prelude.lua
+-- The token bucket: twin of crates/limit/src/token_bucket.rs and of its record, crates/limit/src/gcra.rs; prelude.lua
 -- describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
@@ -42,13 +42,32 @@ algorithms.token_bucket = function()
     return view
   end
 
+  -- The first ms at which the backlog, which is larger now, is at most `rest`.
+  local function empties_to(view, rest)
+    local over = view.backlog - rest
+    return view.now + (over + (-over) % view.rate) / view.rate
+  end
+
+  -- The first ms at which `cost` would be admitted if nothing else were charged; -1: it is admitted now, or above
+  -- the quota.
+  local function retry_at(view, cost)
+    local room = (view.limit - cost) * view.window
+    if room < 0 or view.backlog <= room then return -1 end
+    return empties_to(view, room)
+  end
+
   local function decide(view, cost)
-    local now, reset, retry = view.now, view.reset_at, -1
-    if cost > view.remaining and cost <= view.limit then
-      local over = view.backlog - (view.limit - cost) * view.window
-      retry = now + (over + (-over) % view.rate) / view.rate
+    local used, reset, retry = view.used, view.reset_at, -1
+    if reset <= view.now then
+      -- The next token.
+      reset = used > 0 and empties_to(view, (used - 1) * view.window) or view.now
     end
-    return view.used, reset > now and reset or now, retry
+    if view.remaining == 0 then
+      retry = retry_at(view, 1)
+      if retry > reset then reset = retry end
+    end
+    if cost ~= 1 or view.remaining > 0 then retry = cost > view.remaining and retry_at(view, cost) or -1 end
+    return used, reset, retry
   end
 
   -- Sets the TAT to `backlog` units of 1 / rate ms after now.
@@ -61,6 +80,13 @@ algorithms.token_bucket = function()
 
   local function charge(view, cost)
     if cost == 0 then return decide(view, 0) end
+    if view.rate ~= view.limit then
+      -- The next token may come sooner at the new rate than was shown: the reset must not move back.
+      local _, shown = decide(view, 0)
+      view.reset_at = shown
+    end
+    -- An overdraft may be above the quota: then reset_at is for a cost of 1.
+    local unit = cost > view.limit and 1 or cost
     -- The backlog grows only as far as it can be counted exactly, and to at most 2^47 ms.
     local max, backlog = view.limit * 140737488355328, view.backlog
     if max > 9007130535264256 then max = 9007130535264256 end
@@ -69,20 +95,26 @@ algorithms.token_bucket = function()
     room = (room - room % view.window) / view.window
     if cost > room then cost = room end
     set_backlog(view, backlog + cost * view.window, view.limit)
-    local tat = view.at + (view.fraction > 0 and 1 or 0)
-    if tat > view.reset_at then view.reset_at = tat end
-    return decide(view, 0)
+    local used, reset = decide(view, 0)
+    local retry = retry_at(view, unit)
+    if retry > reset then reset = retry end
+    view.reset_at = reset
+    return used, reset
   end
 
   local function refund(view, charged_at, cost)
     if view.backlog == 0 or view.now >= charged_at + view.window then return end
+    -- `reset_at` must not move back with the backlog from which it was computed: store it.
+    local _, reset = decide(view, 0)
+    view.reset_at = reset
     local backlog = view.backlog - cost * view.window
     set_backlog(view, backlog > 0 and backlog or 0, view.rate)
   end
 
   local function write(view)
     local updated_at, reset, at = view.updated_at, view.reset_at, view.at
-    return struct.pack('<I6I6I6I4I4', updated_at, reset, at, view.fraction, view.rate), reset
+    local tat = at + (view.fraction > 0 and 1 or 0)
+    return struct.pack('<I6I6I6I4I4', updated_at, reset, at, view.fraction, view.rate), reset > tat and reset or tat
   end
 
   return {read = read, decide = decide, charge = charge, refund = refund, write = write}

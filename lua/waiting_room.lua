@@ -1,6 +1,6 @@
 -- Exchanges a gateway's counts of tickets with the waiting room of all gateways. Once a second, it moves the frontier,
 -- up to which users may take places, over as many counted tickets as fill the free places. The twin of
--- src/throttle/waiting_room/state.rs; lua/waiting_seat.lua gives out the places.
+-- crates/throttle/src/waiting_room/state.rs; lua/waiting_seat.lua gives out the places.
 --
 -- KEYS[1]  the state: a hash. Times are ms; `frontier` is a place, in us
 -- KEYS[2]  the counts of the epoch before ARGV[2]: a hash of numbers of tickets by interval, and `base`, the second

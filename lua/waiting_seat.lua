@@ -1,5 +1,5 @@
 -- Gives places of the waiting room to users whose turn it is, as long as places are free. The twin of
--- src/throttle/waiting_room/state/seats.rs; lua/waiting_room.lua sets the number of free places once a second.
+-- crates/throttle/src/waiting_room/state/seats.rs; lua/waiting_room.lua sets the number of free places once a second.
 --
 -- KEYS[1]  the state of the room: a hash
 -- KEYS[2]  the users for whom places are kept: a sorted set, by the second in which each took it

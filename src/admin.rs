@@ -1,5 +1,5 @@
-//! The admin port: health, metrics, the control API and the dashboard. Beyond loopback its requests need a
-//! token. It runs on the control thread.
+//! The admin port: health, metrics, the control API and the dashboard. Beyond loopback its requests
+//! need a token. It runs on the control thread.
 //!
 //! | file | content |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | `routes` | `/api/routes`: lists routes and their responses |
 //! | `acme` | `/api/acme`: lists and renews the certificates that are ordered; their metrics |
 //! | `blocks` | `/api/blocks`: lists blocked callers, lifts a block |
+//! | `parameters` | values of parameters that several requests have |
 //! | `limits`, `limit_description`, `caller` | `/api/limits`: lists limits, shows and resets a caller's counter |
 //! | `overrides` | `/api/overrides`: lists, sets and lifts overrides of quotas |
 //! | `consumers` | `/api/consumers`: consumers in Redis, and their keys |
@@ -50,6 +51,7 @@ mod metrics;
 mod openapi;
 mod operation;
 mod overrides;
+mod parameters;
 mod problem;
 mod process_metrics;
 mod reload;
@@ -121,7 +123,8 @@ pub struct Stops {
     pub admin: CancellationToken,
 }
 
-/// Serves `router` on `listener` until `stops` end it, with the certificates of the running configuration.
+/// Serves `router` on `listener` until `stops` end it, with the certificates of the running
+/// configuration.
 pub async fn serve(listener: AdminListener, router: Router, shared: Arc<Shared>, stops: Stops) {
     match listener.into_accepting() {
         Ok(listener) => {

@@ -1,4 +1,5 @@
-//! The command line. Results go to the given output (standard output), errors and the process log to standard error.
+//! The command line. Results go to the given output (standard output), errors and the process log
+//! to standard error.
 //!
 //! | file | content |
 //! |---|---|
@@ -136,7 +137,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Turn the configuration of another program into one of Tidegate, which is printed.
     Import(import::ImportArgs),
-    /// Print the hash by which logs and the admin API name a caller; its key is read from standard input.
+    /// Print the hash by which logs and the admin API name a caller; its key is read from standard
+    /// input.
     Hash(hash::HashArgs),
     /// Make an API key for a consumer, or check one.
     Key(key::KeyArgs),
@@ -163,7 +165,8 @@ struct ServeArgs {
 
 #[derive(clap::Args, Debug)]
 struct LogOption {
-    /// Filter of the process's own log: off, error, warn, info, debug, trace, or per module as in tidegate=debug.
+    /// Filter of the process's own log: off, error, warn, info, debug, trace, or per module as in
+    /// tidegate=debug.
     #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_log_filter)]
     log: String,
 }
@@ -181,8 +184,8 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command in `arguments`, which begin with the program's name, and writes its result to `out`, without
-/// environment variables.
+/// Runs the command in `arguments`, which begin with the program's name, and writes its result to
+/// `out`, without environment variables.
 pub fn run<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
     out: &mut dyn Write,
@@ -200,7 +203,8 @@ pub fn run_with<A: Into<OsString> + Clone>(
     run_process(&arguments, env, Some(ListenFd::empty()), out)
 }
 
-/// As [`run_with`], with the sockets `listen_fds` from a service manager; `None` if there are too many.
+/// As [`run_with`], with the sockets `listen_fds` from a service manager; `None` if there are too
+/// many.
 pub fn run_process(
     command_line: &[OsString],
     env: &Environment,
@@ -272,14 +276,15 @@ fn load(path: &Path, env: EnvLookup<'_>) -> Result<(Config, Snapshot), Exit> {
     })
 }
 
-/// Prints a fault of the input to standard error, and returns [`Exit::BadInput`]. A write error is ignored.
+/// Prints a fault of the input to standard error, and returns [`Exit::BadInput`]. A write error is
+/// ignored.
 fn print_error(fault: &dyn Display) -> Exit {
     let _ = writeln!(io::stderr(), "{fault}");
     Exit::BadInput
 }
 
-/// Returns `exit`, or [`Exit::BadInput`] with a message if the result could not be written, for example on a full
-/// disk. A closed pipe, as with `head`, is not an error.
+/// Returns `exit`, or [`Exit::BadInput`] with a message if the result could not be written, for
+/// example on a full disk. A closed pipe, as with `head`, is not an error.
 fn exit_after_write(result: io::Result<()>, exit: Exit) -> Exit {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -2,9 +2,9 @@
 //!
 //! A gateway forwards HTTP requests to upstream servers, counts them against limits (in memory, or
 //! in Redis if several gateways share them), and refuses requests that exceed a limit. An optional
-//! throttle admits only active users while more users are active than configured. The crate is the
-//! binary's library; this page is its map, and `ARCHITECTURE.md` has the reasons and the rules for
-//! imports.
+//! throttle admits only active users while more users are active than configured. This package is
+//! the program; this page is the map of the crates that it exports, and `ARCHITECTURE.md` has the
+//! reasons and the rules for imports.
 //!
 //! ```
 //! use std::{fs, io::{Read, Write}, net::TcpStream};
@@ -54,7 +54,7 @@
 //! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
 //! - [`error`]: every reason why a request is refused or fails.
 //! - [`escape`]: escapes text from files and requests for a terminal.
-//! - [`sensitive`]: which values may be credentials, by their names.
+//! - [`sensitive`]: which values may be credentials, by form, name and place.
 //!
 //! # Parts that can be tested alone
 //!
@@ -80,7 +80,8 @@
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
 //! - [`key_sets`]: the keys of issuers of signed tokens, which are fetched in the background.
 //! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules.
-//! - [`usage`]: what a body reports that it cost: numbers at paths of its JSON, found while it passes.
+//! - [`usage`]: what a body reports that it cost: numbers at paths of its JSON, found while it
+//!   passes.
 //!
 //! # Configuration
 //!
@@ -97,56 +98,37 @@
 //! - [`mix`]: functions that mix bits: hashes and random numbers.
 //! - [`secret`]: the secret that the gateways of one store share.
 //! - [`status`]: sets of response statuses.
+//! - [`time`]: the kinds of time, one type each.
 
-pub mod acme;
 pub mod admin;
-pub mod auth;
-pub mod balance;
 pub mod cli;
-pub mod client_usage;
-pub mod clock;
-pub mod compress;
-pub mod config;
-pub mod connection;
-pub mod connection_state;
-pub mod consumer_store;
-pub mod counter;
-pub mod error;
-pub mod escape;
-pub mod ext_authz;
-pub mod file;
-pub mod gateway;
-pub mod grpc;
 pub mod handover;
-pub mod http1;
-pub mod http_client;
-pub mod identity;
-pub mod key_sets;
-pub mod limit;
-pub mod live;
-pub mod metrics;
-pub mod mix;
-pub mod overrides;
-pub mod plan;
-pub mod priority;
-pub mod rate_limit_service;
-pub mod redis;
 pub mod reload;
 pub mod replay;
-pub mod respond;
-pub mod route;
-pub mod secret;
-pub mod sensitive;
 pub mod server;
-pub mod snapshot;
-pub mod status;
-pub mod store;
-pub mod telemetry;
-pub mod template;
-pub mod throttle;
-pub mod tls;
-pub mod trace;
-pub mod transport;
-pub mod upstream;
-pub mod usage;
-pub mod worker;
+
+pub use tidegate_access::{auth, consumer_store, key_sets, overrides};
+pub use tidegate_balance as balance;
+pub use tidegate_base::{counter, escape, mix, priority, sensitive, status, time};
+pub use tidegate_config as config;
+pub use tidegate_envoy::{ext_authz, grpc, rate_limit_service};
+pub use tidegate_gateway as gateway;
+pub use tidegate_gateway::{connection, metrics, telemetry, worker};
+pub use tidegate_http1 as http1;
+pub use tidegate_identity as identity;
+pub use tidegate_limit as limit;
+pub use tidegate_redis as redis;
+pub use tidegate_route as route;
+pub use tidegate_rules::{error, live, plan, respond, snapshot};
+pub use tidegate_store as store;
+pub use tidegate_system::{client_usage, clock, file, secret};
+pub use tidegate_template as template;
+pub use tidegate_throttle as throttle;
+pub use tidegate_tls as tls;
+pub use tidegate_tls::{acme, http_client};
+pub use tidegate_trace as trace;
+pub use tidegate_transport as transport;
+pub use tidegate_transport::{compress, connection_state};
+pub use tidegate_upstream as upstream;
+pub use tidegate_upstream::warnings;
+pub use tidegate_usage as usage;

@@ -1,9 +1,9 @@
 //! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
-//! A reload is all or nothing: on any fault the running snapshot stays. Certificates and keys are read
-//! again with the configuration. A change of one of these files triggers a reload, and so does [`Reloader::reload`].
-//! It runs on a thread of its own: a large file takes seconds and a file system may hang, and neither may delay the
-//! admin API or a signal.
+//! A reload is all or nothing: on any fault the running snapshot stays. Certificates and keys are
+//! read again with the configuration. A change of one of these files triggers a reload, and so does
+//! [`Reloader::reload`]. It runs on a thread of its own: a large file takes seconds and a file
+//! system may hang, and neither may delay the admin API or a signal.
 //!
 //! | file | content |
 //! |---|---|
@@ -54,7 +54,8 @@ const TIMEOUT: Duration = Duration::from_secs(8);
 /// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The file cannot be read, is invalid, changes a key that needs a restart, or makes the compiler panic.
+    /// The file cannot be read, is invalid, changes a key that needs a restart, or makes the
+    /// compiler panic.
     #[error("{0}")]
     Faults(#[from] Faults),
     /// Another reload did not end in time.
@@ -207,8 +208,9 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or makes the compiler
-    /// panic. Or another reload is in progress. In each case the running snapshot stays.
+    /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or
+    /// makes the compiler panic. Or another reload is in progress. In each case the running
+    /// snapshot stays.
     pub fn reload_blocking(&self) -> Result<u64, ReloadError> {
         let mut last_read = self.lock()?;
         let read = self.read_files(&last_read.tls_files);
@@ -239,7 +241,8 @@ impl Reloader {
         })
     }
 
-    /// Reads the configuration file, and `tls_files` again, within [`TIMEOUT`]. At most one thread hangs in a read.
+    /// Reads the configuration file, and `tls_files` again, within [`TIMEOUT`]. At most one thread
+    /// hangs in a read.
     fn read_files(&self, tls_files: &[TlsFile]) -> ReadFiles {
         if self.is_reading.swap(true, Ordering::Acquire) {
             return Err(FileError::Pending);
@@ -303,7 +306,7 @@ impl Reloader {
                     tracing::warn!("no reload: {}", FileError::NoFile);
                 } else {
                     tracing::error!(
-                        %path, %faults, panicked, "the configuration has faults; the running one stays"
+                        %path, faults = faults.in_one_line(), panicked, "the configuration has faults; the running one stays"
                     );
                 }
                 Err(faults)
@@ -333,7 +336,8 @@ impl Reloader {
         let addresses =
             |config: &Config| config.listen.iter().map(|own| own.address).collect::<Vec<_>>();
         let changed = [
-            // Only the addresses: a connection gets the other rules of its listener when it is accepted.
+            // Only the addresses: a connection gets the other rules of its listener when it is
+            // accepted.
             ("listen", addresses(old) != addresses(new)),
             (
                 "rate_limit_service",
@@ -387,8 +391,8 @@ impl Reloader {
     }
 }
 
-/// Runs `work` on a new thread and returns its result. A blocking task of the runtime would, while it hangs, delay the
-/// runtime's end.
+/// Runs `work` on a new thread and returns its result. A blocking task of the runtime would, while
+/// it hangs, delay the runtime's end.
 async fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {

@@ -1,8 +1,9 @@
 //! Replays a recorded access log through the limits of one or two configurations.
 //!
-//! The decisions are those of live requests: each line is planned like a request ([`plan`](crate::plan))
-//! and charged in a memory store, on a virtual clock that follows the times of the lines. The result does
-//! not depend on the machine's clock, and only counters are kept, so a log may be larger than memory.
+//! The decisions are those of live requests: each line is planned like a request
+//! ([`plan`](crate::plan)) and charged in a memory store, on a virtual clock that follows the times
+//! of the lines. The result does not depend on the machine's clock, and only counters are kept, so
+//! a log may be larger than memory.
 //!
 //! | file | content |
 //! |---|---|
@@ -72,8 +73,8 @@ use crate::{
     snapshot::PlannedCharges,
 };
 
-/// Number of lines in the buffer that sorts them by time. A line that is further out of order is replayed at
-/// the time of the line before it.
+/// Number of lines in the buffer that sorts them by time. A line that is further out of order is
+/// replayed at the time of the line before it.
 pub const REORDER_LINES: u32 = 1 << 16;
 
 /// Number of malformed lines kept for the report.
@@ -154,7 +155,8 @@ struct PendingRequest {
 }
 
 impl Replay {
-    /// A replay under one configuration, or two to compare. `host` stands for the host in logs without hosts.
+    /// A replay under one configuration, or two to compare. `host` stands for the host in logs
+    /// without hosts.
     pub fn new(configs: SmallVec<[ConfigReplay; 2]>, host: &str) -> Self {
         Self {
             configs,
@@ -178,8 +180,8 @@ impl Replay {
         }
     }
 
-    /// Reads a log. `format` is detected if it is `None`. A read error ends the file and is recorded in its
-    /// [`FileReport`].
+    /// Reads a log. `format` is detected if it is `None`. A read error ends the file and is
+    /// recorded in its [`FileReport`].
     pub fn read(
         &mut self,
         name: &str,
@@ -254,6 +256,9 @@ impl Replay {
         }
         let token = || SmallVec::from_slice(line.token.as_bytes());
         let caller = match format {
+            _ if !line.consumer.is_empty() => {
+                LoggedCaller::Consumer(SmallVec::from_slice(line.consumer.as_bytes()))
+            }
             _ if line.token.is_empty() => {
                 LoggedCaller::Address(mask_address(line.client, identity.ipv6_prefix))
             }
@@ -349,7 +354,8 @@ impl Replay {
         self.callers.top(count, weight)
     }
 
-    /// Number of callers evicted from the full table. If it is above 0, counts by caller may be too low.
+    /// Number of callers evicted from the full table. If it is above 0, counts by caller may be too
+    /// low.
     pub fn evicted_callers(&self) -> u64 {
         self.callers.evicted()
     }

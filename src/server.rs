@@ -1,8 +1,8 @@
 //! [`Server`]: starts and stops a complete gateway, as the binary and the tests do.
 //!
-//! It starts these threads: one for each worker; one for control, with the admin API, the store's maintenance
-//! and the configuration watch; and one for the throttle, if it is configured. The Redis store and the logs start
-//! threads of their own.
+//! It starts these threads: one for each worker; one for control, with the admin API, the store's
+//! maintenance and the configuration watch; and one for the throttle, if it is configured. The
+//! Redis store and the logs start threads of their own.
 //!
 //! | file | content |
 //! |---|---|
@@ -166,7 +166,8 @@ pub struct Server {
     pub drain_delay: Duration,
     /// Cancelled to drain the workers.
     drain: CancellationToken,
-    /// Cancelled after the workers have ended, to end the control threads; or to close only the admin listener.
+    /// Cancelled after the workers have ended, to end the control threads; or to close only the
+    /// admin listener.
     stops: Stops,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// A copy of each listening socket, for a successor.
@@ -276,8 +277,8 @@ impl Server {
         })
     }
 
-    /// Starts a worker for each element of `listeners`. Returns when all of them accept connections, or
-    /// with the first failure.
+    /// Starts a worker for each element of `listeners`. Returns when all of them accept
+    /// connections, or with the first failure.
     fn start_workers(
         &self,
         listeners: Vec<Vec<ClientListener>>,
@@ -353,7 +354,8 @@ async fn read_consumers(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Orders and renews certificates until the gateway leaves or drains: a successor does the same from then on.
+/// Orders and renews certificates until the gateway leaves or drains: a successor does the same
+/// from then on.
 async fn order_certificates(shared: Arc<Shared>, drain: CancellationToken) {
     let stop = async {
         tokio::select! {

@@ -1,4 +1,5 @@
-//! What a cost costs that is known at the end: beside a route whose limit has the same key and no such cost, in one run.
+//! What a cost costs that is known at the end: beside a route whose limit has the same key and no
+//! such cost, in one run.
 //!
 //! `cargo bench --profile release --bench budgets`
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -86,7 +87,8 @@ fn first_event(size: &Size) {
     }
 }
 
-/// The time from the last byte of a response until the counter has its cost, while other callers are served.
+/// The time from the last byte of a response until the counter has its cost, while other callers
+/// are served.
 fn settling(size: &Size) {
     for store in [Store::Memory, Store::Redis] {
         let gateway = Gateway::start(store);

@@ -1,5 +1,5 @@
-//! A model API: `/ROUTE/json` is a response of 2 KiB, `/ROUTE/events` a stream of events that pauses after the first, and
-//! `/ROUTE/held` one that does not end.
+//! A model API: `/ROUTE/json` is a response of 2 KiB, `/ROUTE/events` a stream of events that
+//! pauses after the first, and `/ROUTE/held` one that does not end.
 
 use std::{
     io::{Result, Write as _},

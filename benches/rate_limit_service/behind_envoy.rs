@@ -1,4 +1,5 @@
-//! The CPU of a request through Envoy that asks the gateway, beside Envoy with its local limit and the gateway alone.
+//! The CPU of a request through Envoy that asks the gateway, beside Envoy with its local limit and
+//! the gateway alone.
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
-//! What a decision for Envoy costs: latency and CPU by rate and store, by the number of descriptors, the memory of idle
-//! connections, and the CPU of Envoy and the gateway together, beside each alone.
+//! What a decision for Envoy costs: latency and CPU by rate and store, by the number of
+//! descriptors, the memory of idle connections, and the CPU of Envoy and the gateway together,
+//! beside each alone.
 //!
 //! `cargo bench --profile release --bench rate_limit_service`
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]

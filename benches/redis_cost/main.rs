@@ -1,8 +1,9 @@
 //! The cost of one decision in Redis, from its own statistics: `cargo bench --bench redis_cost`.
 //!
-//! Measures each algorithm, and for comparison a sorted set as in CALLR's article, at three quotas: a bucket
-//! is filled over a window, kept full for a while, and left alone until all of it expires at once. Then
-//! measures a charge and a refund of a concurrency limit, while other requests hold slots.
+//! Measures each algorithm, and for comparison a sorted set as in CALLR's article, at three quotas:
+//! a bucket is filled over a window, kept full for a while, and left alone until all of it expires
+//! at once. Then measures a charge and a refund of a concurrency limit, while other requests hold
+//! slots.
 
 use std::hint::black_box;
 

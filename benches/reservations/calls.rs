@@ -1,5 +1,5 @@
-//! Script calls and CPU time of Redis for each request, without the CPU time of an idle Redis and of the
-//! gateways' presence reports.
+//! Script calls and CPU time of Redis for each request, without the CPU time of an idle Redis and
+//! of the gateways' presence reports.
 
 use std::{
     cell::Cell,
@@ -238,7 +238,8 @@ fn run_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
     })
 }
 
-/// Sends the run's requests, spread evenly over all gateways and callers. Returns how many were admitted.
+/// Sends the run's requests, spread evenly over all gateways and callers. Returns how many were
+/// admitted.
 async fn send_requests<F: Future<Output = bool> + 'static>(
     run: &Run,
     request: impl Fn(usize, u64) -> F + 'static,

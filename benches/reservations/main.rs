@@ -4,14 +4,14 @@
 //! cargo bench --bench reservations [-- --only calls|fast-path|throughput] [--rounds N]
 //! ```
 //!
-//! - `calls`: script calls and CPU time of the Redis process for each request, compared with one script
-//!   call per request and with a sorted set.
+//! - `calls`: script calls and CPU time of the Redis process for each request, compared with one
+//!   script call per request and with a sorted set.
 //! - `fast-path`: the time of a decision from leased units, on one and on two threads.
-//! - `throughput`: requests per second through one gateway, its limit in Redis with and without `reserve`,
-//!   compared with the same limit in memory.
+//! - `throughput`: requests per second through one gateway, its limit in Redis with and without
+//!   `reserve`, compared with the same limit in memory.
 //!
-//! Read the ratios rather than the absolute numbers: all rows of a table are measured alternately, in one
-//! run.
+//! Read the ratios rather than the absolute numbers: all rows of a table are measured alternately,
+//! in one run.
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 #![expect(

@@ -1,13 +1,13 @@
 //! Abuse of Tidegate: what it costs another client in latency, and the gateway in memory.
 //!
-//! The gateway has CPU 0 to itself. The other client, the attacker and both upstreams share CPU 1, where the
-//! attacker has the lowest priority (nice 19). So the other client waits for the gateway, and hardly for the
-//! attacker. The other client sends 500 requests a second over HTTP/1.1 and as many over HTTP/2, on kept
-//! connections in clear; a latency counts from the time at which its request was due. Rounds with and without
-//! the attack alternate.
+//! The gateway has CPU 0 to itself. The other client, the attacker and both upstreams share CPU 1,
+//! where the attacker has the lowest priority (nice 19). So the other client waits for the gateway,
+//! and hardly for the attacker. The other client sends 500 requests a second over HTTP/1.1 and as
+//! many over HTTP/2, on kept connections in clear; a latency counts from the time at which its
+//! request was due. Rounds with and without the attack alternate.
 //!
-//! The configuration is the default one with one worker, except for its timeouts, which are short. Attackers
-//! have other addresses than the other client (127.0.0.2 to 127.0.0.5).
+//! The configuration is the default one with one worker, except for its timeouts, which are short.
+//! Attackers have other addresses than the other client (127.0.0.2 to 127.0.0.5).
 
 mod client;
 mod flood;
@@ -169,7 +169,8 @@ fn measure_flood(program: &Program, kind: &Flood) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A round of the other client while a flood goes on. Also returns the gateway's largest memory, in KiB.
+/// A round of the other client while a flood goes on. Also returns the gateway's largest memory, in
+/// KiB.
 fn attack(target: &Target, kind: &Flood, intensity: Intensity) -> Result<(Latencies, Tally, u64)> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Connections of clients that `h2load` does not offer: TLS handshakes, idle connections over TLS, tunnels.
+//! Connections of clients that `h2load` does not offer: TLS handshakes, idle connections over TLS,
+//! tunnels.
 
 use std::{
     io::{self, Read, Write},
@@ -42,7 +43,8 @@ const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
 type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// A client of TLS 1.3 with one cipher suite and one group, so that every contestant does the same
-/// cryptography. It does not check certificates, which would cost the machine, but not the contestant, time.
+/// cryptography. It does not check certificates, which would cost the machine, but not the
+/// contestant, time.
 struct TlsClient(Arc<ClientConfig>);
 
 /// Clients that open connections, at the same time, and close each after its handshake.
@@ -101,8 +103,8 @@ impl TlsClient {
         Ok(StreamOwned::new(session, socket))
     }
 
-    /// Opens a connection and closes it after the handshake and the session tickets. Returns which kind of
-    /// handshake it was.
+    /// Opens a connection and closes it after the handshake and the session tickets. Returns which
+    /// kind of handshake it was.
     fn handshake(&self, target: SocketAddr) -> Result<HandshakeKind> {
         let TlsStream { conn: mut session, mut sock } = self.connect(target)?;
         let kind = session.handshake_kind().context("an incomplete handshake")?;

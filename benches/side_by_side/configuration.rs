@@ -1,16 +1,18 @@
 //! The configurations of the contestants, which make all of them do the same work.
 //!
 //! Each forwards to one upstream over persistent connections and sets `Host`, `X-Forwarded-For`,
-//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also adds its `X-RateLimit` headers and the request's id
-//! to each response, and counts its metrics, as it always does; the peers do not.
+//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also adds its `X-RateLimit` headers and the
+//! request's id to each response, and counts its metrics, as it always does; the peers do not.
 //!
-//! Over TLS, all show the same certificate (ECDSA, P-256), allow TLS 1.2 and 1.3 and send session tickets;
-//! the clients offer only TLS 1.3 with `TLS_AES_128_GCM_SHA256` and X25519. nginx streams bodies, as the
-//! others do, instead of writing long ones to files. Idle connections are kept for ten minutes.
+//! Over TLS, all show the same certificate (ECDSA, P-256), allow TLS 1.2 and 1.3 and send session
+//! tickets; the clients offer only TLS 1.3 with `TLS_AES_128_GCM_SHA256` and X25519. nginx streams
+//! bodies, as the others do, instead of writing long ones to files. Idle connections are kept for
+//! ten minutes.
 //!
-//! If they log, nginx writes its `combined` format to a file, one line at a time, as Debian configures it;
-//! `HAProxy` writes `httplog` to standard output, which is a file; Envoy writes its default format to a file, and
-//! Tidegate JSON. Envoy's limit is its local one, which has one bucket for all callers.
+//! If they log, nginx writes its `combined` format to a file, one line at a time, as Debian
+//! configures it; `HAProxy` writes `httplog` to standard output, which is a file; Envoy writes its
+//! default format to a file, and Tidegate JSON. Envoy's limit is its local one, which has one
+//! bucket for all callers.
 
 mod envoy;
 
@@ -19,7 +21,8 @@ use std::net::SocketAddr;
 pub(crate) use self::envoy::envoy;
 use crate::scenario::{ClientProtocol, Limit, Scenario, Work};
 
-/// The certificate of the contestants, in their directory: its chain, its key, and a file with both.
+/// The certificate of the contestants, in their directory: its chain, its key, and a file with
+/// both.
 pub(crate) const CERTIFICATE_FILES: [&str; 3] = ["cert.pem", "cert.key", "cert.both"];
 
 /// The parameters of a configuration.
@@ -44,8 +47,8 @@ pub(crate) struct PeerOptions {
 /// Maximum number of connections of a contestant: more than the idle ones of the memory part.
 const MAX_CONNECTIONS: u32 = 15_000;
 
-/// The configuration of nginx, with `limit_req`. `single` keeps master and worker in one process, for
-/// valgrind.
+/// The configuration of nginx, with `limit_req`. `single` keeps master and worker in one process,
+/// for valgrind.
 pub(crate) fn nginx(params: &ConfigParams, single: bool) -> String {
     let ConfigParams { scenario, listen, origin, peers } = params;
     let (zone, limit) = match scenario.limit {

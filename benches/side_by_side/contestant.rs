@@ -101,8 +101,8 @@ fn envoy_of_python() -> Option<PathBuf> {
 }
 
 impl Program {
-    /// Finds the program: at `given`, or else in the `PATH`, where Debian installs it, or for Envoy in the Python of
-    /// the tests. Runs it with its version flag.
+    /// Finds the program: at `given`, or else in the `PATH`, where Debian installs it, or for Envoy
+    /// in the Python of the tests. Runs it with its version flag.
     pub(crate) fn find(gateway: Gateway, given: Option<&Path>, peers: PeerOptions) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Floor => {
@@ -141,8 +141,9 @@ impl Program {
         bail!("{gateway} is not installed")
     }
 
-    /// True if it can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, and no peer compresses as
-    /// zstd. Envoy is not configured for header rules and gzip, and the floor reads no HTTP.
+    /// True if it can do this work. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, and no
+    /// peer compresses as zstd. Envoy is not configured for header rules and gzip, and the floor
+    /// reads no HTTP.
     pub(crate) fn can_do(&self, scenario: Scenario) -> bool {
         match (self.gateway, scenario.work) {
             (Gateway::Floor, _) => scenario == Scenario::DEFAULT,

@@ -1,5 +1,6 @@
-//! The floor: an epoll loop that passes bytes between each client and a connection of its own to the upstream, and
-//! reads nothing of them. It shows what the kernel alone costs a forwarded request.
+//! The floor: an epoll loop that passes bytes between each client and a connection of its own to
+//! the upstream, and reads nothing of them. It shows what the kernel alone costs a forwarded
+//! request.
 
 use std::{
     io::{Read as _, Write as _},
@@ -13,7 +14,8 @@ use rustix::{
     event::epoll::{self, CreateFlags, EventData, EventFlags},
 };
 
-/// The argument that makes this program the floor, followed by the addresses of the listener and of the upstream.
+/// The argument that makes this program the floor, followed by the addresses of the listener and of
+/// the upstream.
 pub(crate) const ARGUMENT: &str = "--floor";
 /// The listener's token. The token of a stream is its index in [`Floor::streams`].
 const LISTENER: u64 = u64::MAX;

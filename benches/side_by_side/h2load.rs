@@ -45,8 +45,9 @@ fn succeeds(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A bounded amount of traffic: with HTTP/2 on 8 connections of 16 streams, with HTTP/1 on `connections`.
-/// Each request is sent as soon as the one before it is answered. The handshakes are a part of it.
+/// A bounded amount of traffic: with HTTP/2 on 8 connections of 16 streams, with HTTP/1 on
+/// `connections`. Each request is sent as soon as the one before it is answered. The handshakes are
+/// a part of it.
 pub(crate) struct H2load {
     pub(crate) scenario: Scenario,
     pub(crate) target: SocketAddr,
@@ -62,8 +63,8 @@ impl H2load {
         self.run_in(Command::new("timeout"))
     }
 
-    /// [`Self::run`] while `perf` counts the system calls of these processes that write. Unlike `strace`, it
-    /// does not slow them, so they write in groups as they otherwise do.
+    /// [`Self::run`] while `perf` counts the system calls of these processes that write. Unlike
+    /// `strace`, it does not slow them, so they write in groups as they otherwise do.
     pub(crate) fn count_writes(&self, pids: &[u32]) -> Result<(Tally, u64)> {
         let counts = tempfile::NamedTempFile::new()?;
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
@@ -138,7 +139,8 @@ fn body_bytes(text: &str) -> Result<u64> {
     Ok(data.context("no bytes of bodies")?.parse()?)
 }
 
-/// Runs `command` on the CPU of the load. A process inherits the affinity of the thread that starts it.
+/// Runs `command` on the CPU of the load. A process inherits the affinity of the thread that starts
+/// it.
 fn on_load_cpu(mut command: Command) -> Result<Output> {
     let started = thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -150,7 +152,8 @@ fn on_load_cpu(mut command: Command) -> Result<Output> {
     started.ok().context("no thread for h2load")?.context("h2load does not start")
 }
 
-/// Responses by status, of which `h2load` prints the class: `status codes: 990 2xx, 0 3xx, 10 4xx, 0 5xx`.
+/// Responses by status, of which `h2load` prints the class:
+/// `status codes: 990 2xx, 0 3xx, 10 4xx, 0 5xx`.
 fn statuses(text: &str) -> Result<BTreeMap<u16, u64>> {
     let line = text.lines().find_map(|line| line.strip_prefix("status codes: "));
     let classes = line.context("no status codes")?.split(", ");

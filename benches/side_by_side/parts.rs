@@ -1,6 +1,6 @@
-//! The parts of a run: which scenarios of which contestants are measured, and in which order. That of TLS,
-//! HTTP/2 and tunnels is in `protocols`, that of header rules and compression in `policies`; `curves` has latency
-//! by load, and memory by number of connections.
+//! The parts of a run: which scenarios of which contestants are measured, and in which order. That
+//! of TLS, HTTP/2 and tunnels is in `protocols`, that of header rules and compression in
+//! `policies`; `curves` has latency by load, and memory by number of connections.
 
 mod curves;
 mod policies;
@@ -19,15 +19,16 @@ use crate::{
     watched,
 };
 
-/// Number of idle connections of the memory part. With 20,000 open files, Tidegate admits some more.
+/// Number of idle connections of the memory part. With 20,000 open files, Tidegate admits some
+/// more.
 const IDLE_CONNECTIONS: usize = 9_000;
 /// Number of these connections' requests that are in flight at once in the burst.
 const BURST: usize = 2_500;
 /// Duration of a latency measurement, in s.
 const LATENCY_DURATION: f64 = 2.0;
 
-/// Maximum share of the time that a contestant may wait for its CPU. A latency with a larger share is
-/// discarded, because it depends on other processes.
+/// Maximum share of the time that a contestant may wait for its CPU. A latency with a larger share
+/// is discarded, because it depends on other processes.
 const MAX_WAITING_SHARE: f64 = 0.05;
 
 /// One run, and its figures so far.
@@ -127,8 +128,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The 99th percentile of the request duration at shares of nginx' saturation, in rounds of rotating
-    /// order.
+    /// The 99th percentile of the request duration at shares of nginx' saturation, in rounds of
+    /// rotating order.
     pub(crate) fn latency(&mut self) -> Result<()> {
         let nginx = self.programs.iter().find(|program| program.gateway == Gateway::Nginx);
         let Some(nginx) = nginx else {

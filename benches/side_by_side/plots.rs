@@ -1,5 +1,6 @@
-//! Draws plots of the figures, as SVG: `cpu.svg`, `latency.svg` and `memory.svg`, each if its figures were measured.
-//! `svg` has the elements of an image, `axis` the places of values, `panel` curves and their axes.
+//! Draws plots of the figures, as SVG: `cpu.svg`, `latency.svg` and `memory.svg`, each if its
+//! figures were measured. `svg` has the elements of an image, `axis` the places of values, `panel`
+//! curves and their axes.
 
 mod axis;
 mod cpu;
@@ -45,8 +46,8 @@ trait Picture {
     fn draw(&self, svg: &mut Svg, top: f64);
 }
 
-/// Writes the plots of all figures to `directory`, which is made if it is missing. The caption says when, where and
-/// with which programs they were measured.
+/// Writes the plots of all figures to `directory`, which is made if it is missing. The caption says
+/// when, where and with which programs they were measured.
 ///
 /// # Errors
 ///

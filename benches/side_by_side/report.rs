@@ -59,7 +59,8 @@ const TARGETS: [(Metric, Scenario, TargetOf, f64); 13] = [
     (Metric::Tail { percent: 80 }, Scenario::DEFAULT, TargetOf::ToNginx, 1.0),
 ];
 
-/// Rows with the ratio of two scenarios, the first to the second, of each contestant; and Tidegate's target.
+/// Rows with the ratio of two scenarios, the first to the second, of each contestant; and
+/// Tidegate's target.
 const SCENARIO_RATIOS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
     (
         "CPU, a 429 / proxied, both limit and log",

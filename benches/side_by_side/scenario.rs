@@ -26,8 +26,8 @@ pub(crate) const PAGE_PATH: &str = "/items/page";
 pub(crate) enum Work {
     /// A GET with a response of 100 bytes.
     Get,
-    /// A GET with a response of 100 bytes, on a route that changes header fields: it sets two with variables
-    /// and removes one of the request, and sets two and removes one of the response.
+    /// A GET with a response of 100 bytes, on a route that changes header fields: it sets two with
+    /// variables and removes one of the request, and sets two and removes one of the response.
     HeaderRules,
     /// A GET with a response of 16 KiB of JSON, which is sent as it is.
     Page,

@@ -46,8 +46,8 @@ fn numbers(line: &str, skipped: usize) -> Result<impl Iterator<Item = u64>> {
     Ok(words)
 }
 
-/// Runs a round, and again if other processes used the machine meanwhile: `None` if they did in each of `attempts`.
-/// `gateway` has the processes under test.
+/// Runs a round, and again if other processes used the machine meanwhile: `None` if they did in
+/// each of `attempts`. `gateway` has the processes under test.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! What it costs to watch Tidegate: the dashboard, a scraper and traces, each beside the same gateway unwatched; and
-//! the gateway at rest.
+//! What it costs to watch Tidegate: the dashboard, a scraper and traces, each beside the same
+//! gateway unwatched; and the gateway at rest.
 //!
-//! The gateway has CPU 0 to itself, and its figure includes the control thread, which answers the watchers. They,
-//! the collector of traces, the upstream and the load generator share CPU 1.
+//! The gateway has CPU 0 to itself, and its figure includes the control thread, which answers the
+//! watchers. They, the collector of traces, the upstream and the load generator share CPU 1.
 
 use std::{
     fmt::{self, Write as _},
@@ -26,8 +26,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Requests of a measurement for each of the run's: it has to last for some seconds, since scrapers come once a
-/// second.
+/// Requests of a measurement for each of the run's: it has to last for some seconds, since scrapers
+/// come once a second.
 const LENGTH: u64 = 4;
 /// Starts that are timed.
 const STARTS: usize = 15;
@@ -215,7 +215,8 @@ fn take_spans(stream: TcpStream) -> Result<()> {
     }
 }
 
-/// The gateway without requests: its binary, its start and its memory, with one worker for each of two CPUs.
+/// The gateway without requests: its binary, its start and its memory, with one worker for each of
+/// two CPUs.
 fn at_rest(program: &Program) -> Result<String> {
     let rules =
         "upstreams: {hello: {respond: {body: hello}}}\nroutes: [{name: all, upstream: hello}]\n";

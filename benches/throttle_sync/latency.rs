@@ -16,8 +16,8 @@ use crate::{
 /// New tokens per second, over all gateways.
 const NEW_TOKENS_PER_SECOND: u64 = 40;
 
-/// Measures one row of the table: for `time`, new tokens are recorded at each gateway in turn, and the other
-/// gateways are polled until they admit the token.
+/// Measures one row of the table: for `time`, new tokens are recorded at each gateway in turn, and
+/// the other gateways are polled until they admit the token.
 pub(crate) fn measure(count: usize, time: Duration) -> String {
     let redis = RedisServer::start();
     let gateways = Gateways::start(count, &redis, 100_000);

@@ -1,8 +1,8 @@
-//! The throttle's synchronization through a real Redis: how soon a token that one gateway recorded is active
-//! at the others, and what the synchronization costs at low and high traffic.
+//! The throttle's synchronization through a real Redis: how soon a token that one gateway recorded
+//! is active at the others, and what the synchronization costs at low and high traffic.
 //!
-//! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples, `-- --only latency`,
-//! `load` or `traffic` prints one table. Needs `redis-server`.
+//! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples,
+//! `-- --only latency`, `load` or `traffic` prints one table. Needs `redis-server`.
 #![allow(missing_docs, reason = "a benchmark is not a library")]
 #![allow(clippy::print_stdout, reason = "its output is a table")]
 

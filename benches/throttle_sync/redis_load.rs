@@ -1,6 +1,6 @@
-//! The load of Redis by the calls of many gateways whose filters are full: a million new tokens a minute, each
-//! minute written once by each gateway and read twice. The gateways do no work of their own, so that hundreds run
-//! in one thread.
+//! The load of Redis by the calls of many gateways whose filters are full: a million new tokens a
+//! minute, each minute written once by each gateway and read twice. The gateways do no work of
+//! their own, so that hundreds run in one thread.
 
 use std::{
     cell::RefCell,

@@ -31,8 +31,8 @@ pub(crate) fn measure(time: Duration) -> Vec<String> {
     ]
 }
 
-/// Calls, bytes read and bytes written per second and gateway. Each of two gateways records `rate` responses
-/// per second, from the start of a minute.
+/// Calls, bytes read and bytes written per second and gateway. Each of two gateways records `rate`
+/// responses per second, from the start of a minute.
 fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
     let redis = RedisServer::start();
     let gateways = Gateways::start(2, &redis, 1_000_000);
@@ -53,8 +53,8 @@ fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
     while began.elapsed() < time {
         let due = (began.elapsed().as_secs_f64() * rate as f64) as u64;
         for number in sent..due {
-            // Users appear one after the other until the end of the minute. The newest one sends the first
-            // request of each batch, so that it is recorded at the same time at any rate.
+            // Users appear one after the other until the end of the minute. The newest one sends
+            // the first request of each batch, so that it is recorded at the same time at any rate.
             let active = USERS * (clock.now() % 60_000) / 60_000 + 1;
             let user = if number == sent { active } else { number % active + 1 };
             let hash = user.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,14 +1,14 @@
 //! The configurations of the proxies, which promise the same as far as each can.
 //!
-//! One worker each. Timeouts: 500 ms to connect, 1 s for the head, 1 s without progress in the body. An
-//! idempotent request is retried once, at another target, after a connect error, a reset, a timeout, 502, 503
-//! and 504; a POST is not. Five failures take a target out for 2 s. Active checks, where the variant has them:
-//! each second, with a timeout of 1 s; three failures take a target out, two successes return it. No slow
-//! start, which nginx lacks.
+//! One worker each. Timeouts: 500 ms to connect, 1 s for the head, 1 s without progress in the
+//! body. An idempotent request is retried once, at another target, after a connect error, a reset,
+//! a timeout, 502, 503 and 504; a POST is not. Five failures take a target out for 2 s. Active
+//! checks, where the variant has them: each second, with a timeout of 1 s; three failures take a
+//! target out, two successes return it. No slow start, which nginx lacks.
 //!
-//! `HAProxy` watches traffic (`observe`) only for servers with checks, which also end what `on-error` began.
-//! Its `retry-on` would include POSTs, so their retries are switched off. nginx without its commercial
-//! features has no active checks, and re-resolves a name only as a variable.
+//! `HAProxy` watches traffic (`observe`) only for servers with checks, which also end what
+//! `on-error` began. Its `retry-on` would include POSTs, so their retries are switched off. nginx
+//! without its commercial features has no active checks, and re-resolves a name only as a variable.
 
 use std::{fmt, fmt::Write as _, fs, net::SocketAddr, process::Command};
 

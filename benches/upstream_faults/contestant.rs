@@ -60,7 +60,8 @@ impl fmt::Display for Gateway {
 }
 
 impl Program {
-    /// Finds the program by running it with its version flag; Debian's servers may be outside the `PATH`.
+    /// Finds the program by running it with its version flag; Debian's servers may be outside the
+    /// `PATH`.
     pub(crate) fn find(gateway: Gateway) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
@@ -78,8 +79,8 @@ impl Program {
         bail!("{gateway} is not installed")
     }
 
-    /// Starts it with the configuration that `configure` makes for its address, and waits until it accepts
-    /// connections. `is_named`: it resolves names at the name server of the scenarios.
+    /// Starts it with the configuration that `configure` makes for its address, and waits until it
+    /// accepts connections. `is_named`: it resolves names at the name server of the scenarios.
     pub(crate) fn start(
         &self,
         is_named: bool,

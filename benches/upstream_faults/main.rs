@@ -1,36 +1,38 @@
-//! Faults of upstream targets behind Tidegate, `HAProxy` and nginx: which requests fail, and for how long.
+//! Faults of upstream targets behind Tidegate, `HAProxy` and nginx: which requests fail, and for
+//! how long.
 //!
 //! ```text
 //! cargo bench --bench upstream_faults [-- --quick --rate N --targets N --behavior TEXT --proxy TEXT
 //!          --balance BALANCE,.. --names --without-peers]
 //! ```
 //!
-//! `--profile release` before the `--` builds faster. A cell of the matrix takes about 15 s: 2 s in which all
-//! targets are good, 6 s in which one of them fails, and the time until it is used again, at most 12 s.
-//! `--quick` halves the first two and the rate.
+//! `--profile release` before the `--` builds faster. A cell of the matrix takes about 15 s: 2 s in
+//! which all targets are good, 6 s in which one of them fails, and the time until it is used again,
+//! at most 12 s. `--quick` halves the first two and the rate.
 //!
-//! The load is 500 requests a second, each sent when it is due. A tenth of them are POSTs. Each request has an id
-//! that the target puts into its response, so that the client notices a body of another caller and a truncated
-//! body that is passed as whole, and the targets notice a POST that was sent twice.
+//! The load is 500 requests a second, each sent when it is due. A tenth of them are POSTs. Each
+//! request has an id that the target puts into its response, so that the client notices a body of
+//! another caller and a truncated body that is passed as whole, and the targets notice a POST that
+//! was sent twice.
 //!
 //! The columns:
 //!
 //! - share of GETs and of POSTs that failed during the fault;
-//! - 99th percentile of a GET's latency during the fault, minus that of the time before it, in ms; a GET that
-//!   failed counts;
-//! - time until the fault is found: until half a second brings fewer than a fifth of the requests that the
-//!   target's share would be, in s;
+//! - 99th percentile of a GET's latency during the fault, minus that of the time before it, in ms;
+//!   a GET that failed counts;
+//! - time until the fault is found: until half a second brings fewer than a fifth of the requests
+//!   that the target's share would be, in s;
 //! - time from the end of the fault until the target serves a request again, in s;
 //! - requests, or connections if none were possible, at the targets per request of the client;
 //! - bodies of another caller, truncated bodies passed as whole, and POSTs sent twice.
 //!
-//! Closed ports and full backlogs are found by counters of the kernel, which count for the whole machine.
-//! The configurations are in [`configuration`]. Tidegate's has the keys that the program accepts; the others
-//! are listed above the table.
+//! Closed ports and full backlogs are found by counters of the kernel, which count for the whole
+//! machine. The configurations are in [`configuration`]. Tidegate's has the keys that the program
+//! accepts; the others are listed above the table.
 //!
-//! `--names` adds the rows of names: a name whose address moves, and a name of which the IPv6 address is
-//! dead. They need Linux, root or user namespaces, and port 53 of 127.0.0.53, since `/etc/resolv.conf` is
-//! replaced for the proxies.
+//! `--names` adds the rows of names: a name whose address moves, and a name of which the IPv6
+//! address is dead. They need Linux, root or user namespaces, and port 53 of 127.0.0.53, since
+//! `/etc/resolv.conf` is replaced for the proxies.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![expect(

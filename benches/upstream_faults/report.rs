@@ -4,7 +4,8 @@ use std::{fmt, time::Duration};
 
 use crate::{configuration::Variant, measure::Row, scenario::Scenario};
 
-/// Most requests at the targets per request of the client if all targets fail: a retry budget of 20 %.
+/// Most requests at the targets per request of the client if all targets fail: a retry budget of 20
+/// %.
 const MAX_ATTEMPTS: f64 = 1.2;
 
 /// A markdown table with its heading.

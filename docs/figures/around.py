@@ -1,4 +1,4 @@
-"""Where a gateway stands: before servers, or beside another proxy."""
+"""Where a gateway stands: in front of servers, or asked by another proxy."""
 
 from kit import Figure
 
@@ -6,12 +6,12 @@ from kit import Figure
 def around():
     figure = Figure(
         "places", (740, 500), "Three places for a gateway",
-        "Before your servers: clients connect to gateways, which forward requests and share counters in Redis. Beside Envoy: "
-        "Envoy asks the rate limit service by gRPC, with descriptors, and forwards or answers 429 itself. Beside nginx, Traefik, "
-        "Caddy, HAProxy or Envoy: the proxy asks a decide route by HTTP, and forwards if the answer is 2xx.",
+        "In front of your servers: clients connect to gateways, which forward requests and share counters in Redis. As Envoy's "
+        "rate limit service: Envoy asks by gRPC, with descriptors, and forwards or answers 429 itself. As a decide route: nginx, "
+        "Traefik, Caddy, HAProxy or Envoy asks by HTTP, and forwards if the answer is 2xx.",
     )
     top = 40
-    figure.text(20, top - 10, "Before your servers", "h")
+    figure.text(20, top - 10, "In front of your servers", "h")
     figure.box(20, top + 16, 96, 44, ["clients"], "fill")
     for index in range(2):
         y = top + 4 + 40 * index
@@ -23,17 +23,17 @@ def around():
     figure.box(390, top + 108, 120, 30, ["Redis"], "own")
     figure.text(20, top + 122, "It forwards what its limits admit.", "s")
     figure.line(20, 194, 720, 194)
-    asked(figure, 216, "Beside Envoy, as its rate limit service", "Envoy", ["by gRPC, with the", "descriptors of a request"],
-          "OK or OVER_LIMIT", ["Envoy answers the 429.", "Limits and overrides are", "those of requests."])
+    asked(figure, 216, "As Envoy's rate limit service", "Envoy", ["by gRPC, with the", "descriptors of a request"],
+          "OK or OVER_LIMIT", ["Envoy answers the 429.", "Limits and overrides are", "the same as for requests."])
     figure.line(20, 340, 720, 340)
-    asked(figure, 362, "Beside nginx, Traefik, Caddy, HAProxy or Envoy, as a decide route", "your proxy",
+    asked(figure, 362, "As a decide route, asked by nginx, Traefik, Caddy, HAProxy or Envoy", "your proxy",
           ["by HTTP, with the", "head of a request"], "2xx, or 429, 401, 403 …",
           ["It forwards after a 2xx.", "Tidegate sees the head,", "neither body nor response."])
     return figure
 
 
 def asked(figure, top, title, proxy, question, answer, notes):
-    """A proxy that forwards, and asks a gateway before."""
+    """A proxy that asks a gateway, then forwards."""
     figure.text(20, top, title, "h")
     y = top + 18
     figure.box(20, y, 96, 40, ["clients"], "fill")

@@ -1,4 +1,4 @@
-"""The algorithms of limits, as in src/limit/, for requests of cost 1. Times and windows are in whole ms."""
+"""The algorithms of limits, as in crates/limit/src/, for requests of cost 1. Times and windows are in whole ms."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SlidingWindow:
-    """Counters of `k` sub-windows and the one before them: src/limit/sliding_window.rs."""
+    """Counters of `k` sub-windows and the one before them: crates/limit/src/sliding_window.rs."""
 
     quota: int
     window: int
@@ -56,7 +56,7 @@ class SlidingWindow:
 
 @dataclass
 class SlidingLog:
-    """The time of each charge: src/limit/sliding_log.rs."""
+    """The time of each charge: crates/limit/src/sliding_log.rs."""
 
     quota: int
     window: int
@@ -73,7 +73,7 @@ class SlidingLog:
 
 @dataclass
 class FixedWindow:
-    """A count and the stored end of its window: src/limit/fixed_window.rs."""
+    """A count and the stored end of its window: crates/limit/src/fixed_window.rs."""
 
     quota: int
     window: int
@@ -91,7 +91,7 @@ class FixedWindow:
 
 @dataclass
 class TokenBucket:
-    """The time at which the bucket is full again: src/limit/token_bucket.rs."""
+    """The time at which the bucket is full again: crates/limit/src/token_bucket.rs."""
 
     quota: int
     window: int
@@ -110,7 +110,7 @@ class TokenBucket:
 
 @dataclass
 class LeakyBucket:
-    """The end of the taken slots: src/limit/leaky_bucket.rs, without freed slots."""
+    """The end of the taken slots: crates/limit/src/leaky_bucket.rs, without freed slots."""
 
     quota: int
     window: int
@@ -127,5 +127,5 @@ class LeakyBucket:
 
 
 def taken(remaining, asked, gateways):
-    """The units that one call of a lease takes for one request: src/limit/acquire.rs."""
+    """The units that one call of a lease takes for one request: crates/limit/src/acquire.rs."""
     return 1 + min(asked, (remaining - 1) // (2 * gateways))

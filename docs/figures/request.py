@@ -8,9 +8,9 @@ LEFT, WIDTH, RIGHT = 20, 430, 478
 STEPS = [
     ("1  The head is read strictly", "a message that could be read in two ways is refused", "fill",
      ("400, 408, 414, 431, 505", "no")),
-    ("2  Route, caller, keys and costs", "path in normal form, host, allow and deny: no state", "fill",
+    ("2  Route, caller, keys and costs", "path in normal form, host, allow and deny", "fill",
      ("403, 404, 405, 421; redirects", "no")),
-    ("3  Who sends it", "requests in flight of the address; credentials with auth", "fill",
+    ("3  Authentication", "requests in flight of the address; credentials with auth", "fill",
      ("503 overloaded, 401", "no")),
     ("4  The throttle", "above max_active only active users pass; others wait", "other",
      ("429; after it 401, 403, 413", "no")),
@@ -22,7 +22,7 @@ STEPS = [
      ("502, 503, 504", "no")),
     ("8  The response corrects the charge", "refund, cost by the response; the user is active now", "own",
      ("the rate headers show it", "ok")),
-    ("9  The last byte is written", "permits and places return; the request is logged", "ok", None),
+    ("9  The last byte is written", "permits and places are given back; a line is logged", "ok", None),
 ]
 
 

@@ -1,5 +1,5 @@
-//! An arbitrary log does not panic the replay. Each line is counted once: as a request, as malformed, as
-//! empty or as a line of the process log.
+//! An arbitrary log does not panic the replay. Each line is counted once: as a request, as
+//! malformed, as empty or as a line of the process log.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

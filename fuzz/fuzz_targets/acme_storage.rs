@@ -1,5 +1,5 @@
-//! Whatever the storage of certificates has, in Redis or in a folder, is read or rejected. A sealed record opens only with
-//! its key and its name, and what was read survives a round trip.
+//! Whatever the storage of certificates has, in Redis or in a folder, is read or rejected. A sealed
+//! record opens only with its key and its name, and what was read survives a round trip.
 #![no_main]
 
 use std::path::Path;

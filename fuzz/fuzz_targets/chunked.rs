@@ -1,5 +1,5 @@
-//! A body decodes to the same data and end however its bytes are split, and its re-encoded form decodes to
-//! the same data.
+//! A body decodes to the same data and end however its bytes are split, and its re-encoded form
+//! decodes to the same data.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,7 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     let Ok((data, trailers, used, done)) = whole else { return };
     assert!(done || used == bytes.len(), "bytes of an incomplete body were left over");
     // The body is forwarded in new chunks.
-    let mut decoder = BodyDecoder::new(Some(length));
+    let mut decoder = BodyDecoder::of_request(length);
     let mut written = Vec::new();
     for piece in split(&piece_lengths, bytes) {
         let (_, added) =
@@ -41,7 +41,7 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
 });
 
 fn read(length: BodyLength, piece_lengths: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
-    let (mut decoder, mut data, mut used) = (BodyDecoder::new(Some(length)), Vec::new(), 0);
+    let (mut decoder, mut data, mut used) = (BodyDecoder::of_request(length), Vec::new(), 0);
     for piece in split(piece_lengths, bytes) {
         let count = decoder.decode(piece, &mut data)?;
         used += count;

@@ -1,5 +1,5 @@
-//! Any text is a configuration or gives a list of faults. Lookups of the text's own hosts and paths in its
-//! route table do not panic.
+//! Any text is a configuration or gives a list of faults. Lookups of the text's own hosts and paths
+//! in its route table do not panic.
 #![no_main]
 
 use http::Method;

@@ -1,6 +1,6 @@
-//! A client connection with arbitrary bytes in arbitrary pieces: nothing panics, each request has one
-//! response, in order, and the upstream receives only well-formed requests. The gateway, the upstream and
-//! the client are threads of this process and use the loopback interface.
+//! A client connection with arbitrary bytes in arbitrary pieces: nothing panics, each request has
+//! one response, in order, and the upstream receives only well-formed requests. The gateway, the
+//! upstream and the client are threads of this process and use the loopback interface.
 #![no_main]
 
 use std::{
@@ -76,7 +76,8 @@ routes:
     Server::builder(Clock::system()).start_file(&file).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Answers each request with the request's body. Panics, which ends the run, on a malformed request.
+/// Answers each request with the request's body. Panics, which ends the run, on a malformed
+/// request.
 fn echo(mut socket: TcpStream) {
     socket.set_nodelay(true).expect("no delay");
     let bounds = HeadBounds { bytes: 16384, headers: 40 };
@@ -90,7 +91,7 @@ fn echo(mut socket: TcpStream) {
             }
         };
         buffer.drain(..length);
-        let (mut decoder, mut body) = (BodyDecoder::new(Some(head.length)), Vec::new());
+        let (mut decoder, mut body) = (BodyDecoder::of_request(head.length), Vec::new());
         while !decoder.is_done() {
             let used = decoder.decode(&buffer, &mut body).expect("a well-formed body");
             buffer.drain(..used);
@@ -126,7 +127,7 @@ fn complete_requests(mut sent: &[u8]) -> Vec<bool> {
         }
         let Ok(Some((head, length))) = RequestHead::read(sent, BOUNDS) else { return is_head };
         sent = &sent[length..];
-        let mut decoder = BodyDecoder::new(Some(head.length));
+        let mut decoder = BodyDecoder::of_request(head.length);
         match decoder.decode(sent, &mut Vec::new()) {
             Ok(used) if decoder.is_done() => sent = &sent[used..],
             _ => return is_head,
@@ -169,7 +170,8 @@ impl Client {
         let _ = self.socket.write_all(bytes);
     }
 
-    /// Reads the response to a request, whose method was HEAD if `is_head`. Returns whether there was one.
+    /// Reads the response to a request, whose method was HEAD if `is_head`. Returns whether there
+    /// was one.
     fn read_response(&mut self, is_head: bool) -> bool {
         let head = loop {
             match ResponseHead::read(&self.buffer).expect("a well-formed response") {
@@ -182,7 +184,7 @@ impl Client {
                 None => return false,
             }
         };
-        let mut decoder = if is_head { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
+        let mut decoder = if is_head { BodyDecoder::none() } else { BodyDecoder::of_response(head.length) };
         let mut body = Vec::new();
         while !decoder.is_done() {
             let used = decoder.decode(&self.buffer, &mut body).expect("a well-formed body");

@@ -1,5 +1,6 @@
-//! The reader of a file of consumers accepts any text, and reports its faults. Its two ways, by lines and by the events of
-//! the YAML parser, are compared in the tests of `config::consumers_file`.
+//! The reader of a file of consumers accepts any text, and reports its faults. Its two ways, by
+//! lines and by the events of the YAML parser, are compared in the tests of
+//! `config::consumers_file`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! A request that a proxy describes is, written as HTTP/1, the same request; a check of Envoy has no broken field.
+//! A request that a proxy describes is, written as HTTP/1, the same request; a check of Envoy has
+//! no broken field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Arbitrary headers, cookies and queries do not panic the computation of a key, which has the same result
-//! each time. An untrusted peer cannot change its address.
+//! Arbitrary headers, cookies and queries do not panic the computation of a key, which has the same
+//! result each time. An untrusted peer cannot change its address.
 #![no_main]
 
 use http::{Method, header};

@@ -1,5 +1,5 @@
-//! Tokens and key sets of any bytes are read without a panic, and a token that was made for a key is verified by it alone
-//! in the spelling in which it was made.
+//! Tokens and key sets of any bytes are read without a panic, and a token that was made for a key
+//! is verified by it alone in the spelling in which it was made.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,8 @@ use tidegate::{
     config::JwtAlgorithm,
 };
 
-/// A token of RFC 7515, A.1, and the secret that signs it. Its claims are not those that the verifier needs.
+/// A token of RFC 7515, A.1, and the secret that signs it. Its claims are not those that the
+/// verifier needs.
 const TOKEN: &[u8] = b"eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 
 fuzz_target!(|input: (Vec<u8>, Vec<u8>, Vec<u8>, u64)| {
@@ -21,6 +22,7 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>, Vec<u8>, u64)| {
         audiences: [Box::from("a")].into(),
         leeway: 600,
         consumer: "iss".into(),
+        prefix: Box::default(),
         plan: Some("plan".into()),
         plans: [Box::from("gold")].into(),
         required: Box::default(),

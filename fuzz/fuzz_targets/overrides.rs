@@ -1,5 +1,5 @@
-//! The readers of overrides accept any text: the body of a request, a record in Redis, and the file. What is read is
-//! written and read again.
+//! The readers of overrides accept any text: the body of a request, a record in Redis, and the
+//! file. What is read is written and read again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

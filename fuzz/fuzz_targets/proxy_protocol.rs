@@ -1,4 +1,5 @@
-//! A PROXY protocol header is read alike in one piece and in many, and nothing behind it is consumed.
+//! A PROXY protocol header is read alike in one piece and in many, and nothing behind it is
+//! consumed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

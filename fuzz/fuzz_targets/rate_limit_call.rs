@@ -1,4 +1,5 @@
-//! Bytes of a client of the rate limit service are split into messages, and read and planned as a call, or refused.
+//! Bytes of a client of the rate limit service are split into messages, and read and planned as a
+//! call, or refused.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! A filter payload from Redis is decoded completely or rejected, and the decoded bits survive a round trip.
+//! A filter payload from Redis is decoded completely or rejected, and the decoded bits survive a
+//! round trip.
 #![no_main]
 
 use std::io::Write;

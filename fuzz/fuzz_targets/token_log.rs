@@ -1,5 +1,5 @@
-//! Whatever Redis returns for the logs of new tokens, a gateway learns at most the tokens in it, sends each of its own
-//! tokens as long as it is not sent, and follows the logs by whole tokens.
+//! Whatever Redis returns for the logs of new tokens, a gateway learns at most the tokens in it,
+//! sends each of its own tokens as long as it is not sent, and follows the logs by whole tokens.
 #![no_main]
 
 use std::{

@@ -1,5 +1,5 @@
-//! Whatever spelling of a signed token a lenient decoder of base64 accepts, it is the same caller or is rejected: in a
-//! header and in a cookie.
+//! Whatever spelling of a signed token a lenient decoder of base64 accepts, it is the same caller
+//! or is rejected: in a header and in a cookie.
 #![no_main]
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};

@@ -1,4 +1,5 @@
-//! Arbitrary bodies in arbitrary pieces do not panic the scanners, and give the same numbers as in one piece.
+//! Arbitrary bodies in arbitrary pieces do not panic the scanners, and give the same numbers as in
+//! one piece.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A ticket of the waiting room is read only as it was issued, for the token that it was issued for. Other bytes are
-//! refused, and their sender gets a new ticket.
+//! A ticket of the waiting room is read only as it was issued, for the token that it was issued
+//! for. Other bytes are refused, and their sender gets a new ticket.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,8 @@ use tidegate::{
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_010_000);
 
-/// A room whose keys are others than those of the tickets. One for all inputs, because it has a filter of 1 MiB.
+/// A room whose keys are others than those of the tickets. One for all inputs, because it has a
+/// filter of 1 MiB.
 static ROOM: LazyLock<Arc<WaitingRoom>> = LazyLock::new(|| {
     let settings = RoomSettings { ticket_ttl: 60_000 };
     WaitingRoom::new(settings, &SharedSecret::from_namespace("fuzz"), NOW)

@@ -1,5 +1,5 @@
-//! `GET /api/acme` lists the certificates that are ordered from authorities, `POST /api/acme/renew` orders new ones now;
-//! and their metrics.
+//! `GET /api/acme` lists the certificates that are ordered from authorities, `POST /api/acme/renew`
+//! orders new ones now; and their metrics.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,13 +15,14 @@ use serde::Serialize;
 
 use super::{
     AdminContext,
-    caller::parse_query,
     encode::{start_counters, write_counter, write_gauge},
+    parameters::parse_distinct,
     problem::problem,
 };
 use crate::{
     acme::{AcmeReport, OrderOutcome},
     gateway::Shared,
+    sensitive::mask_url,
 };
 
 /// The certificates that are ordered, in the configuration's order.
@@ -78,7 +79,7 @@ pub(super) async fn list(State(context): State<AdminContext>) -> Response {
 fn describe(report: AcmeReport) -> OrderedCertificate {
     OrderedCertificate {
         domains: report.settings.domains.to_vec(),
-        directory: report.settings.directory.clone(),
+        directory: mask_url(&report.settings.directory).into(),
         challenge: report.settings.challenge.to_string(),
         storage: if report.settings.storage.is_shared() { "redis" } else { "folder" },
         expires_at: report.not_after,
@@ -111,13 +112,11 @@ pub(super) async fn renew(
 
 fn parse_domain(query: &str) -> Result<Option<String>, String> {
     let mut domain = None;
-    for (name, value) in parse_query(query)? {
+    for (name, value) in parse_distinct(query)? {
         if name != "domain" {
             return Err("unknown parameter; expected `domain`".to_owned());
         }
-        if domain.replace(value.to_ascii_lowercase()).is_some() {
-            return Err("`domain` is given more than once; expected it once".to_owned());
-        }
+        domain = Some(value.to_ascii_lowercase());
     }
     Ok(domain)
 }
@@ -146,7 +145,8 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     write_times(encoder, "acme_renewal_seconds", help, times)
 }
 
-/// Writes the known times of certificates. Two certificates may have the same first domain: then the earlier time.
+/// Writes the known times of certificates. Two certificates may have the same first domain: then
+/// the earlier time.
 fn write_times<'r>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

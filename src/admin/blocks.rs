@@ -1,5 +1,6 @@
-//! `GET /api/blocks` lists the callers that limits block, `DELETE /api/blocks/{name}` lifts the block of one caller.
-//! Callers are named by their hashes, as in the access log: keys may be tokens.
+//! `GET /api/blocks` lists the callers that limits block, `DELETE /api/blocks/{name}` lifts the
+//! block of one caller. Callers are named by their hashes, as in the access log: keys may be
+//! tokens.
 
 use axum::{
     Json,
@@ -12,20 +13,18 @@ use serde::Serialize;
 
 use super::{
     AdminContext,
-    caller::parse_query,
     limits::{malformed_name, redis_unavailable, resolve},
+    parameters::{MAX_LISTED, parse_count, parse_distinct},
     problem::problem,
 };
 use crate::store::KnownBlock;
-
-/// The number of blocks in a list, unless `count` asks for fewer.
-const MAX_LISTED: usize = 1_000;
 
 /// Blocks, by the name of their limit and their end.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct BlockList {
     blocks: Vec<BlockedCaller>,
-    /// The number of all blocks that this gateway knows: the ones that it began, and the ones that it has met since. With Redis, other gateways may know more.
+    /// The number of all blocks that this gateway knows: the ones that it began, and the ones that
+    /// it has met since. With Redis, other gateways may know more.
     total: usize,
     /// The time of this answer, in ms since the epoch.
     now_ms: u64,
@@ -48,7 +47,7 @@ pub(super) async fn list(
     State(context): State<AdminContext>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let count = match parse_count(query.as_deref().unwrap_or_default()) {
+    let count = match listed_count(query.as_deref().unwrap_or_default()) {
         Ok(count) => count,
         Err(detail) => return problem(StatusCode::BAD_REQUEST, &detail, &[]),
     };
@@ -69,20 +68,15 @@ fn describe(known: &KnownBlock) -> BlockedCaller {
     }
 }
 
-fn parse_count(query: &str) -> Result<usize, String> {
-    let mut count = None;
-    for (name, value) in parse_query(query)? {
+fn listed_count(query: &str) -> Result<usize, String> {
+    let mut count = MAX_LISTED;
+    for (name, value) in parse_distinct(query)? {
         if name != "count" {
             return Err("unknown parameter; expected `count`".to_owned());
         }
-        let number = value.parse().ok().filter(|number| (1..=MAX_LISTED).contains(number));
-        let number =
-            number.ok_or_else(|| format!("`count` is malformed; expected 1 to {MAX_LISTED}"))?;
-        if count.replace(number).is_some() {
-            return Err("`count` is given more than once; expected it once".to_owned());
-        }
+        count = parse_count(&value)?;
     }
-    Ok(count.unwrap_or(MAX_LISTED))
+    Ok(count)
 }
 
 /// Lifts the block of one caller under a limit; its counter stays.

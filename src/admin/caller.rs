@@ -1,9 +1,8 @@
 //! The caller that a query or an override names, by the values of a limit's key or by its hash.
 
-use std::borrow::Cow;
+use std::net::IpAddr;
 
-use percent_encoding::percent_decode_str;
-
+use super::parameters::parse_number;
 use crate::{
     identity::{KeyInput, KeyInputError, KeyPart, KeySecret},
     limit::Key,
@@ -18,30 +17,6 @@ pub(super) struct CallerQuery {
     pub(super) quota: QuotaChoice,
     /// The name of the caller's consumer, if the query has it.
     pub(super) consumer: Option<String>,
-}
-
-/// The decoded parameters of a query, or the detail of the error. A malformed escape is an error: read
-/// literally or replaced, it would name another caller.
-pub(super) fn parse_query(query: &str) -> Result<Vec<(String, String)>, String> {
-    let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
-    let decoded = parameters.map(|parameter| {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        Ok((decode(name)?, decode(value)?))
-    });
-    decoded.collect()
-}
-
-/// A name or value without its escapes. `+` is a space, as in a form.
-fn decode(text: &str) -> Result<String, String> {
-    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    if !text.split('%').skip(1).all(is_escape) {
-        let detail = "a parameter has a malformed escape; expected `%` and two hexadecimal digits, and `%25` \
-                      for a literal `%`";
-        return Err(detail.to_owned());
-    }
-    let spaced = text.replace('+', " ");
-    let decoded = percent_decode_str(&spaced).decode_utf8();
-    decoded.map(Cow::into_owned).map_err(|_| "a parameter is not UTF-8; expected UTF-8".to_owned())
 }
 
 /// The caller in `parameters`, or the detail of the error.
@@ -112,6 +87,9 @@ pub(super) fn caller_key(
     snapshot: &Snapshot,
     secret: KeySecret,
 ) -> Result<Key, String> {
+    if client_ip.is_some_and(|text| text.parse::<IpAddr>().is_err()) {
+        return Err("`client_ip` is not an address; expected one such as 192.0.2.1".to_owned());
+    }
     let identity = &snapshot.identity;
     let input = KeyInput {
         values,
@@ -130,7 +108,8 @@ fn parse_hash(text: &str) -> Option<u128> {
 }
 
 fn parse_tier(text: &str, policy: &LimitPolicy) -> Result<u16, String> {
-    let tier = text.parse::<u16>().ok().filter(|tier| usize::from(*tier) < policy.tiers.len());
+    let tier = parse_number(text).filter(|tier| *tier < policy.tiers.len());
+    let tier = tier.and_then(|tier| u16::try_from(tier).ok());
     if tier.is_some_and(|tier| policy.is_unlimited(tier)) {
         return Err("callers of this `tier` are not limited; expected another `tier`".to_owned());
     }

@@ -1,10 +1,11 @@
 //! Bounds the connections of the admin port in number and time. The port shares the process's file
 //! descriptors with clients, and must stay responsive while idle connections are open.
 //!
-//! When the maximum number is open, the next accept closes one: the oldest without a request so far, else the one that
-//! has been idle the longest, else one with a request in progress, those without the token first. So a
-//! client without the token cannot cut off an event stream or a change, and a connection that sends its request
-//! promptly is served, however many others are idle.
+//! When the maximum number is open, the next accept closes one: the oldest without a request so
+//! far, else the one that has been idle the longest, else one with a request in progress, those
+//! without the token first. So a client without the token cannot cut off an event stream or a
+//! change, and a connection that sends its request promptly is served, however many others are
+//! idle.
 
 mod activity;
 
@@ -57,7 +58,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct ConnectionBounds {
     /// Maximum number of open connections.
     pub(super) connections: usize,
-    /// Timeout from the accept or the last response to the end of a request's head; also that of the TLS handshake.
+    /// Timeout from the accept or the last response to the end of a request's head; also that of
+    /// the TLS handshake.
     pub(super) head_timeout: Duration,
     /// Timeout from a request's head to its response, including the request's body.
     pub(super) request_timeout: Duration,
@@ -80,8 +82,8 @@ impl Default for ConnectionBounds {
     }
 }
 
-/// Serves `router` on each connection that `listener` accepts, with the certificates that `tls` returns at that time.
-/// No further connection is accepted after `stop_accepting`.
+/// Serves `router` on each connection that `listener` accepts, with the certificates that `tls`
+/// returns at that time. No further connection is accepted after `stop_accepting`.
 pub(super) async fn serve(
     listener: AcceptingListener,
     router: Router,
@@ -126,8 +128,8 @@ struct AdminConnection {
 }
 
 impl OpenConnections {
-    /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open. Returns true if one was
-    /// closed.
+    /// Closes connections, by [`Activity::eviction_order`], until fewer than `max` are open.
+    /// Returns true if one was closed.
     fn evict(&mut self, max: usize) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
         let is_full = self.open.len() >= max;

@@ -1,5 +1,5 @@
-//! `/api/consumers`: creates, shows and deletes consumers that are kept in Redis, and their keys. A key is returned once,
-//! when it is made; neither keys nor hashes of passwords are logged.
+//! `/api/consumers`: creates, shows and deletes consumers that are kept in Redis, and their keys. A
+//! key is returned once, when it is made; neither keys nor hashes of passwords are logged.
 
 use axum::{
     Json,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     auth::ApiKey,
-    config::{ConsumerConfig, ConsumerKeyConfig},
+    config::{ConsumerConfig, ConsumerKeyConfig, LastYear, printable_pattern},
     consumer_store::{
         ChangeError, ChangeOutcome, ConsumerStore, PutConsumer, parse_key, parse_requested,
     },
@@ -53,19 +53,18 @@ struct KeyDescription {
 }
 
 /// The body of a request for a key.
-#[derive(JsonSchema, Serialize)]
+#[expect(dead_code, reason = "only its schema is used")]
+#[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct NewKey {
-    /// Name of the key, for operators: at most 64 characters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    /// Name of the key, for operators: at most 64 printable characters.
+    #[schemars(length(max = 64), extend("pattern" = printable_pattern()))]
     id: Option<String>,
     /// SHA-256 of a key that exists. Without it, a key is made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[0-9A-Fa-f]{64}$"))]
     sha256: Option<String>,
     /// When it ceases to be valid, such as `2027-01-01T00:00:00Z` or `2027-01-01`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = LastYear::OF_KEYS.pattern()))]
     expires: Option<String>,
 }
 
@@ -83,7 +82,8 @@ pub(super) struct AddedKey {
 /// The name in the path.
 type Name = Result<Path<String>, PathRejection>;
 
-/// Creates a consumer, or replaces it. Without `keys` or `password`, a consumer that exists keeps its own.
+/// Creates a consumer, or replaces it. Without `keys` or `password`, a consumer that exists keeps
+/// its own.
 pub(super) async fn put(
     State(context): State<AdminContext>,
     WholeBody(body): WholeBody,

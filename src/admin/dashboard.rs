@@ -1,5 +1,6 @@
-//! The dashboard at `/`: one page, its style and its script, embedded in the binary. It uses `/api/events`,
-//! `/api/throttle` and `/api/overrides`, nothing else, and loads nothing from another host.
+//! The dashboard at `/`: one page, its style and its script, embedded in the binary. It uses
+//! `/api/events`, `/api/throttle` and `/api/overrides`, nothing else, and loads nothing from
+//! another host.
 
 use axum::{
     http::header,

@@ -1,5 +1,5 @@
-//! The table of the admin API's endpoints. The router and the `OpenAPI` description are made from it, so they have
-//! the same requests.
+//! The table of the admin API's endpoints. The router and the `OpenAPI` description are made from
+//! it, so they have the same requests.
 
 use axum::{
     body::Bytes,
@@ -11,7 +11,9 @@ use super::{
     AdminContext, acme, blocks, consumers, dashboard, events, health, limits, live_config,
     log_level, metrics, openapi,
     operation::{AdminEndpoint, Operation, OperationBody, schema_of},
-    overrides, reload, routes, state, throttle,
+    overrides,
+    parameters::{COUNT, HASH, ID, TIER},
+    reload, routes, state, throttle,
     token::Authentication,
     upstreams,
 };
@@ -155,20 +157,16 @@ fn rules() -> [AdminEndpoint; 4] {
 /// Adds the parameters and errors of a request for one caller under one limit.
 fn caller(operation: Operation) -> Operation {
     operation
-        .parameter("name", "The limit's name", "^[A-Za-z0-9_.-]{1,64}$")
+        .parameter("name", "The limit's name", "")
         .parameter(
             "key",
             "The value of each part of the limit's key, in its order; not with `hash`",
             "",
         )
         .parameter("client_ip", "The caller's address, if all parts are empty; not with `hash`", "")
-        .parameter(
-            "hash",
-            "The caller's keyed hash, instead of `key` and `client_ip`",
-            "^[0-9A-Fa-f]{32}$",
-        )
+        .parameter("hash", "The caller's keyed hash, instead of `key` and `client_ip`", HASH)
         .parameter("consumer", "The caller's consumer, if no part of the key names it", "")
-        .parameter("tier", "The index of the caller's tier", "^[0-9]{1,5}$")
+        .parameter("tier", "The index of the caller's tier", TIER)
         .error(400, "The query names no caller, or has `hash` together with `key` or `client_ip`")
         .error(404, "No limit has this name")
         .error(503, "No reply from Redis")
@@ -178,7 +176,7 @@ fn caller(operation: Operation) -> Operation {
 fn override_endpoints() -> [AdminEndpoint; 2] {
     let list = Operation::get("listOverrides", "The quotas that operators have set at run time")
         .parameter("after", "List the overrides after this id: `next` of another list", ID)
-        .parameter("count", "The largest number to list; by default 1000", "^[0-9]{1,4}$");
+        .parameter("count", "The largest number to list; by default 1000", COUNT);
     let set = Operation::new("put", "setOverride", "Set the quota of a consumer, a key or a plan");
     let lift = Operation::new("delete", "liftOverride", "Lift an override").parameter(
         "id",
@@ -220,7 +218,7 @@ fn override_endpoints() -> [AdminEndpoint; 2] {
 fn block_endpoints() -> [AdminEndpoint; 2] {
     let list =
         Operation::get("listBlocks", "The callers that limits block, as far as this gateway knows")
-            .parameter("count", "The largest number to list; by default 1000", "^[0-9]{1,4}$");
+            .parameter("count", "The largest number to list; by default 1000", COUNT);
     let lift = Operation::new("delete", "liftBlock", "Lift the block of one caller");
     [
         endpoint(
@@ -297,7 +295,7 @@ fn consumer_endpoints() -> [AdminEndpoint; 4] {
             "/api/consumers/{name}/keys",
             post(consumers::add_key),
             [consumer(add)
-                .body(schema_of::<consumers::NewKey>)
+                .optional_body(schema_of::<consumers::NewKey>)
                 .json(200, "The consumer had the key; its id and its expiry are replaced", added)
                 .json(201, "The key is added", added)
                 .error(500, "The system has no random numbers")],
@@ -323,9 +321,6 @@ fn consumer(operation: Operation) -> Operation {
         .error(409, "Consumers are not in Redis, or a key is not usable")
         .error(503, "No reply from Redis")
 }
-
-/// The regular expression of an override's id.
-const ID: &str = "^[0-9a-f]{32}$";
 
 /// The endpoints by which an operator changes the gateway.
 fn control() -> [AdminEndpoint; 3] {

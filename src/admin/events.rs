@@ -1,5 +1,5 @@
-//! `GET /api/events`: the state of the gateway once a second, as server-sent events. It is computed once for
-//! all subscribers, and only while there are any.
+//! `GET /api/events`: the state of the gateway once a second, as server-sent events. It is computed
+//! once for all subscribers, and only while there are any.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -46,7 +46,8 @@ struct EventSubscriber {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Streams events until the client disconnects. A slow client misses events: none are queued for it.
+/// Streams events until the client disconnects. A slow client misses events: none are queued for
+/// it.
 pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderMap) -> Response {
     if is_cross_origin(&headers) {
         let detail = "a web page of another origin must not read events; expected no Origin header";
@@ -68,7 +69,8 @@ pub(super) async fn stream(State(context): State<AdminContext>, headers: HeaderM
     (headers, Body::from_stream(events)).into_response()
 }
 
-/// A new subscriber; `None` if there are too many. The first one starts the task that computes events.
+/// A new subscriber; `None` if there are too many. The first one starts the task that computes
+/// events.
 fn subscribe(context: &AdminContext) -> Option<EventSubscriber> {
     let own = &context.events;
     let permit = Arc::clone(&own.permits).try_acquire_owned().ok()?;

@@ -1,5 +1,5 @@
-//! Exemplars in `OpenMetrics` text: the trace of a request in each histogram bucket. They are added to the text,
-//! because the encoder makes exemplars only for its own histogram type.
+//! Exemplars in `OpenMetrics` text: the trace of a request in each histogram bucket. They are added
+//! to the text, because the encoder makes exemplars only for its own histogram type.
 
 use std::{collections::BTreeMap, fmt::Write};
 

@@ -1,5 +1,5 @@
-//! The formats of `GET /metrics`: `OpenMetrics` 1.0, and Prometheus' text format 0.0.4 for clients that do not
-//! accept it.
+//! The formats of `GET /metrics`: `OpenMetrics` 1.0, and Prometheus' text format 0.0.4 for clients
+//! that do not accept it.
 
 use std::fmt::Write;
 
@@ -13,8 +13,8 @@ pub(super) enum Exposition {
 }
 
 impl Exposition {
-    /// The format for the request's `Accept`: `OpenMetrics` only if it is named and no other is preferred to it.
-    /// Otherwise the text format, which Prometheus' own tools read.
+    /// The format for the request's `Accept`: `OpenMetrics` only if it is named and no other is
+    /// preferred to it. Otherwise the text format, which Prometheus' own tools read.
     pub(super) fn negotiate(headers: &HeaderMap) -> Self {
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let ranges: Vec<MediaRange<'_>> =
@@ -77,8 +77,8 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// Converts `OpenMetrics` to text format 0.0.4: a counter's family gets the name of its series, and units, exemplars
-/// and the end mark are left out.
+/// Converts `OpenMetrics` to text format 0.0.4: a counter's family gets the name of its series, and
+/// units, exemplars and the end mark are left out.
 fn text_format(metrics: &str) -> String {
     let mut text = String::with_capacity(metrics.len() + metrics.len() / 16);
     // A family's `HELP` precedes its `TYPE`, and only `TYPE` identifies counters.

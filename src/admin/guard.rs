@@ -1,10 +1,10 @@
-//! Refuses requests that a web page in a browser could make. A loopback port may lack a token, so web pages in a
-//! browser on the same machine must be kept out.
+//! Refuses requests that a web page in a browser could make. A loopback port may lack a token, so
+//! web pages in a browser on the same machine must be kept out.
 //!
-//! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests have that
-//!   name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
-//! - Cross-site requests: a page of another origin cannot read responses, but can send requests. Requests that
-//!   change something are refused.
+//! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests
+//!   have that name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
+//! - Cross-site requests: a page of another origin cannot read responses, but can send requests.
+//!   Requests that change something are refused.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -26,7 +26,8 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// The accepted values for a port that only this machine reaches: `localhost`, `names` and loopback addresses.
+    /// The accepted values for a port that only this machine reaches: `localhost`, `names` and
+    /// loopback addresses.
     pub fn of_local_port(names: impl IntoIterator<Item = String>) -> Self {
         Self { is_local: true, names: names.into_iter().collect() }
     }
@@ -67,7 +68,8 @@ impl AllowedHosts {
     }
 }
 
-/// Refuses requests with a `Host` that is not accepted, and changes that a page of another origin requests.
+/// Refuses requests with a `Host` that is not accepted, and changes that a page of another origin
+/// requests.
 pub(super) async fn check_host_and_origin(
     State(hosts): State<AllowedHosts>,
     request: Request,

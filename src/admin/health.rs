@@ -20,8 +20,8 @@ use crate::{
 /// The gateway's readiness, and its reasons. Without the admin token only `ready` is present.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Readiness {
-    /// True if workers accept connections, the throttle, if there is one, has loaded its filters, and the gateway was not
-    /// asked to stop.
+    /// True if workers accept connections, the throttle, if there is one, has loaded its filters,
+    /// and the gateway was not asked to stop.
     ready: bool,
     #[serde(flatten)]
     details: Option<Details>,
@@ -37,11 +37,13 @@ struct Details {
     store: StoreHealth,
     /// Null without a throttle.
     throttle: Option<ThrottleHealth>,
-    /// The first domain of each certificate that is ordered by ACME and not there yet. It does not make the gateway
-    /// unready, because the authority asks the gateway before it issues the certificate.
+    /// The first domain of each certificate that is ordered by ACME and not there yet. It does not
+    /// make the gateway unready, because the authority asks the gateway before it issues the
+    /// certificate.
     awaited_certificates: Vec<Box<str>>,
-    /// Why certificates cannot be exchanged with other gateways through Redis: it does not answer, or a record there was
-    /// sealed with another `storage_key`. Null if they can, or need not. The current ones stay, and the gateway is ready.
+    /// Why certificates cannot be exchanged with other gateways through Redis: it does not answer,
+    /// or a record there was sealed with another `storage_key`. Null if they can, or need not. The
+    /// current ones stay, and the gateway is ready.
     certificate_storage_note: Option<String>,
 }
 
@@ -77,8 +79,9 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Readiness: 200 if workers accept connections, the throttle, if there is one, has loaded its filters, and the gateway
-/// was not asked to stop. A lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
+/// Readiness: 200 if workers accept connections, the throttle, if there is one, has loaded its
+/// filters, and the gateway was not asked to stop. A lost store is reported but does not make the
+/// gateway unready, because limits then follow `on_failure`.
 pub(super) async fn readyz(
     State(context): State<AdminContext>,
     Extension(IsAuthenticated(is_authenticated)): Extension<IsAuthenticated>,

@@ -1,6 +1,6 @@
 //! The limits as `/api/limits` shows them: how each counts, and what it has decided.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Display};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -21,7 +21,8 @@ pub(super) struct LimitDescription {
     quota: u64,
     /// The length of the window; null: windows of a calendar.
     window_ms: Option<u64>,
-    /// The windows of a calendar, such as `month from day 15 in Europe/Berlin`; null: windows of a fixed length.
+    /// The windows of a calendar, such as `month from day 15 in Europe/Berlin`; null: windows of a
+    /// fixed length.
     calendar: Option<String>,
     /// The number of sub-windows.
     resolution: u32,
@@ -77,16 +78,21 @@ enum CostDescription {
     Settled {
         /// What is charged before: a number of units, or where the request has it.
         estimate: String,
+        /// What is charged before a request that lacks the estimate.
+        missing_estimate: u64,
         /// What is charged in the end: where the response has it.
         actual: String,
         /// What is charged in the end if the response does not report its cost; null: the estimate.
         missing: Option<u64>,
+        /// The same of an error; null: the estimate.
+        failed: Option<u64>,
         /// Maximum of both.
         max: u64,
     },
 }
 
-/// Another quota for some callers. The values that identify them are left out, because they may be secrets.
+/// Another quota for some callers. The values that identify them are left out, because they may be
+/// secrets.
 #[derive(JsonSchema, Serialize)]
 struct TierDescription {
     /// The part of a request that is compared.
@@ -115,7 +121,8 @@ pub(super) struct Decisions {
     pub(super) would_refuse: u64,
 }
 
-/// Costs that are settled when responses end, in units of the quota: sums since the start, over all routes.
+/// Costs that are settled when responses end, in units of the quota: sums since the start, over all
+/// routes.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct SettledUnits {
     /// Estimates that were charged before requests.
@@ -195,7 +202,9 @@ fn describe_cost(cost: &Cost) -> CostDescription {
         Cost::Settled(settled) => CostDescription::Settled {
             estimate: describe_estimate(&settled.estimate),
             actual: describe_actual(&settled.actual),
-            missing: settled.missing,
+            missing_estimate: settled.missing_estimate,
+            missing: settled.missing.units(),
+            failed: settled.failed.units(),
             max: settled.max,
         },
     }
@@ -205,11 +214,19 @@ fn describe_estimate(estimate: &CostEstimate) -> String {
     match estimate {
         CostEstimate::Units(units) => units.to_string(),
         CostEstimate::Header(name) => format!("header:{name}"),
-        CostEstimate::Json(paths) => {
-            let paths: Vec<_> = paths.iter().map(|path| format!("json:{path}")).collect();
-            paths.join(", ")
+        CostEstimate::Json(members) if members.choices.is_empty() => {
+            describe_paths(&members.bounds)
+        }
+        CostEstimate::Json(members) => {
+            let (bounds, choices) = (&members.bounds, &members.choices);
+            format!("{} times {}", describe_paths(bounds), describe_paths(choices))
         }
     }
+}
+
+fn describe_paths(paths: &[impl Display]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| format!("json:{path}")).collect();
+    paths.join(", ")
 }
 
 fn describe_actual(actual: &ActualCost) -> String {
@@ -217,10 +234,7 @@ fn describe_actual(actual: &ActualCost) -> String {
         ActualCost::Header(name) => format!("header:{name}"),
         ActualCost::Bytes => "bytes".to_owned(),
         ActualCost::DurationMs => "duration_ms".to_owned(),
-        ActualCost::Json(paths, _) => {
-            let paths: Vec<_> = paths.paths().iter().map(|path| format!("json:{path}")).collect();
-            paths.join(", ")
-        }
+        ActualCost::Json(paths, _) => describe_paths(paths.paths()),
     }
 }
 
@@ -244,7 +258,8 @@ fn sum_decisions(name: &str, metrics: &Metrics) -> Decisions {
     Decisions { admitted, refused, unknown, would_refuse }
 }
 
-/// The settled costs of the limit called `name`, over all routes: a sum of `all`, those by route and limit.
+/// The settled costs of the limit called `name`, over all routes: a sum of `all`, those by route
+/// and limit.
 pub(super) fn sum_settled(
     name: &str,
     all: &BTreeMap<(Box<str>, Box<str>), [u64; 4]>,

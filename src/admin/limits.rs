@@ -1,5 +1,6 @@
-//! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
-//! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
+//! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}`
+//! show and reset the counter of one caller. Values of keys are neither returned nor logged: they
+//! may be tokens.
 
 use std::sync::Arc;
 
@@ -14,9 +15,10 @@ use serde::Serialize;
 
 use super::{
     AdminContext,
-    caller::{CallerQuery, parse_caller, parse_query},
+    caller::{CallerQuery, parse_caller},
     limit_description::{LimitDescription, describe_limit},
     overrides::{self, OverrideDescription},
+    parameters::parse_query,
     problem::problem,
 };
 use crate::{
@@ -45,17 +47,18 @@ pub(super) struct CallerState {
     used: u64,
     /// When the count is back at zero, in ms since the epoch.
     reset_at_ms: u64,
-    /// The earliest time at which a request would be admitted, in ms since the epoch; null if it would be admitted
-    /// now, or never.
+    /// The earliest time at which a request would be admitted, in ms since the epoch; null if it
+    /// would be admitted now, or never.
     retry_at_ms: Option<u64>,
     /// The time of this answer, by the clock that decides, in ms since the epoch.
     now_ms: u64,
     /// True if a request of the usual cost would be refused now.
     blocked: bool,
-    /// When the block of the caller ends, after too many refusals, in ms since the epoch; null without one.
+    /// When the block of the caller ends, after too many refusals, in ms since the epoch; null
+    /// without one.
     blocked_until_ms: Option<u64>,
-    /// The override that applies to the caller; null without one. With `unlimited` or `blocked`, the counts are those
-    /// under the limit's own quota, and requests change nothing.
+    /// The override that applies to the caller; null without one. With `unlimited` or `blocked`,
+    /// the counts are those under the limit's own quota, and requests change nothing.
     r#override: Option<OverrideDescription>,
 }
 
@@ -166,8 +169,8 @@ async fn consumer_of(
     Ok(Some(Consumer { plan, ..found }.into()))
 }
 
-/// The quota that applies to the caller in `query`: that of an override, of the plan of `consumer`, or of the query's
-/// tier.
+/// The quota that applies to the caller in `query`: that of an override, of the plan of `consumer`,
+/// or of the query's tier.
 fn quota_of(
     query: &CallerQuery,
     consumer: Option<Consumer<'_>>,

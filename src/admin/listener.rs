@@ -52,8 +52,8 @@ impl fmt::Display for BoundAddress {
 }
 
 impl AdminListener {
-    /// Listens on `address`. Replaces an abandoned unix socket. Its file is removed when the listener is dropped,
-    /// unless `keeps_file` is then true.
+    /// Listens on `address`. Replaces an abandoned unix socket. Its file is removed when the
+    /// listener is dropped, unless `keeps_file` is then true.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds next to the path and renames. So the socket at the path always has its mode, and an old one is replaced
-    /// without a gap.
+    /// Binds next to the path and renames. So the socket at the path always has its mode, and an
+    /// old one is replaced without a gap.
     fn listen(path: &Path, keeps_file: Arc<AtomicBool>) -> io::Result<Self> {
         if is_served(path)? {
             return Err(io::ErrorKind::AddrInUse.into());

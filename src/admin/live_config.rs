@@ -15,10 +15,7 @@ use serde_json::Value;
 use super::{AdminContext, problem::problem};
 use crate::{
     config::ConfigSource,
-    sensitive::{
-        MASK, hides_member, is_secret_member, is_sensitive_name, is_sensitive_value, mask_forms,
-        mask_url, shows_field,
-    },
+    sensitive::{MASK, Role, Step, mask_forms, mask_url, shows_scalar},
 };
 
 /// The configuration in force.
@@ -26,8 +23,9 @@ use crate::{
 pub(super) struct ConfigView {
     /// Its generation: 1 at the start, 1 more after each reload.
     generation: u64,
-    /// The configuration with its defaults, in the format of the file, which `tidegate schema` describes.
-    /// Credentials are replaced with `***`, the values of environment variables with `${NAME}`.
+    /// The configuration with its defaults, in the format of the file, which `tidegate schema`
+    /// describes. Credentials are replaced with `***`, the values of environment variables with
+    /// `${NAME}`.
     config: Value,
 }
 
@@ -39,7 +37,7 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, detail, &[]);
     };
     mask_variables(&mut config, &loaded.source);
-    mask(&mut config);
+    let config = mask(&config, &mut Vec::new());
     ([(header::CACHE_CONTROL, "no-store")], Json(ConfigView { generation, config })).into_response()
 }
 
@@ -59,61 +57,29 @@ fn mask_variables(config: &mut Value, source: &ConfigSource) {
     }
 }
 
-/// Masks possible credentials: hashes of keys and passwords, values that header rules write, the values of tiers, header
-/// fields and parameters with a sensitive name or value, and the sensitive parts of URLs. Redis URLs are serialized
-/// without their credentials, and secrets as references.
-fn mask(config: &mut Value) {
+/// Masks possible credentials: whatever a fault would not quote at its place, and the sensitive
+/// parts of URLs. `path` leads to the value. Redis URLs are serialized without their credentials,
+/// and secrets as references.
+fn mask<'c>(config: &'c Value, path: &mut Vec<Step<'c>>) -> Value {
     match config {
         Value::Object(object) => {
-            for (name, value) in object {
-                mask_member(name, value);
-            }
+            let members = object.iter().map(|(name, value)| {
+                path.push(Step::Member(name));
+                let masked = mask(value, path);
+                path.pop();
+                (mask_forms(name).into_owned(), masked)
+            });
+            Value::Object(members.collect())
         }
-        Value::Array(values) => values.iter_mut().for_each(mask),
-        Value::String(text) => {
-            let masked = mask_forms(&mask_url(text)).into_owned();
-            *text = masked;
+        Value::Array(values) => {
+            path.push(Step::Item);
+            let masked = values.iter().map(|value| mask(value, path)).collect();
+            path.pop();
+            Value::Array(masked)
         }
-        _ => {}
-    }
-}
-
-fn mask_member(name: &str, value: &mut Value) {
-    match (name, value) {
-        ("tiers", Value::Array(tiers)) => tiers.iter_mut().for_each(mask_tier),
-        ("set" | "add", Value::Object(fields)) => {
-            for (name, value) in fields {
-                if !value.as_str().is_some_and(|template| shows_field(name, template)) {
-                    *value = MASK.into();
-                }
-            }
-        }
-        ("headers" | "query" | "cookies" | "match", Value::Object(fields)) => {
-            for (name, value) in fields {
-                mask_field(name, value);
-            }
-        }
-        (name, value) => match value.as_str() {
-            Some(text) if is_secret_member(name) && hides_member(name, text) => {
-                *value = MASK.into();
-            }
-            _ => mask(value),
-        },
-    }
-}
-
-/// Masks the values by which a tier matches: they may be tokens.
-fn mask_tier(tier: &mut Value) {
-    let values = tier.pointer_mut("/match/values").and_then(Value::as_array_mut);
-    values.into_iter().flatten().for_each(|value| *value = MASK.into());
-}
-
-fn mask_field(name: &str, value: &mut Value) {
-    match value {
-        Value::String(text) if is_sensitive_name(name) || is_sensitive_value(text) => {
-            *value = MASK.into();
-        }
-        _ => mask_member(name, value),
+        Value::String(text) if !shows_scalar(path, Role::Value, text) => MASK.into(),
+        Value::String(text) => mask_forms(&mask_url(text)).into(),
+        _ => config.clone(),
     }
 }
 
@@ -125,7 +91,7 @@ mod tests {
 
     #[test]
     fn credentials_are_masked_wherever_they_are() {
-        let mut config = json!({
+        let config = json!({
             "consumers": {"entries": [{
                 "name": "kept-3",
                 "keys": [{"id": "kept-4", "sha256": "hush-12"}],
@@ -144,15 +110,20 @@ mod tests {
                     "response": {"set": {"Cache-Control": "kept-6"}, "add": {"Set-Cookie": "s=hush-6"}, "remove": []},
                 },
             }, {
+                "headers": {"request": {"replace": {
+                    "x-api-key": {"pattern": "hush-16", "with": "hush-17"},
+                    "x-access": {"pattern": "^Bearer hush-18", "with": "hush-19"},
+                    "accept-language": {"pattern": "kept-7", "with": "kept-8"},
+                }}},
+            }, {
                 "headers": {"request": {"set": {"x-upstream-pass": "hush-7", "x-access": "bearer hush-8"}}},
                 "redirect": {"to": "https://me:hush-9@example.com/a@b?token=hush-10&x=kept-1&sig=hush-11"},
                 "rewrite": "/kept-2?x=1",
             }],
         });
-        mask(&mut config);
-        let text = config.to_string();
+        let text = mask(&config, &mut Vec::new()).to_string();
         assert!(!text.contains("hush"), "{text}");
-        assert_eq!(text.matches(MASK).count(), 15, "{text}");
+        assert_eq!(text.matches(MASK).count(), 19, "{text}");
         for kept in [
             "/kept-2?x=1",
             "@example.com/a@b?",
@@ -162,6 +133,8 @@ mod tests {
             "kept-4",
             "env:KEPT_5",
             "kept-6",
+            "kept-7",
+            "kept-8",
             "{client_ip}",
             "\"quota\":5",
             "header:x-api-key",

@@ -10,25 +10,36 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::problem::{WholeBody, problem};
-use crate::telemetry::{process_log_filter, set_process_log_filter};
+use crate::config::json_error;
+use crate::telemetry::{LOG_LEVELS, process_log_filter, set_process_log_filter};
 
 /// The filter of the process log.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct LogLevel {
-    /// A level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or a filter as for `--log`, such as
-    /// `info,tidegate=debug`.
+    /// A level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or a filter as for `--log`, such
+    /// as `info,tidegate=debug`.
     level: String,
 }
 
 /// The body of `PUT /api/log_level`.
-#[derive(JsonSchema, Serialize)]
+#[expect(dead_code, reason = "only its schema is used")]
+#[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct NewLogLevel {
-    /// A level, or levels of modules such as `info,tidegate::store=debug`.
-    #[schemars(regex(
-        pattern = "^(([A-Za-z0-9_:]+=)?(off|error|warn|info|debug|trace))(,([A-Za-z0-9_:]+=)?(off|error|warn|info|debug|trace))*$"
-    ))]
+    /// A level, or levels of modules such as `info,tidegate_store=debug`.
+    #[schemars(extend("pattern" = filter_pattern()))]
     level: String,
+}
+
+/// The pattern of filters. Levels may have capital letters.
+fn filter_pattern() -> String {
+    let any_case = |level: &str| {
+        let letters = level.chars().map(|char| format!("[{}{char}]", char.to_ascii_uppercase()));
+        letters.collect::<Vec<_>>().concat()
+    };
+    let level = LOG_LEVELS.map(any_case).join("|");
+    let part = format!("([A-Za-z0-9_:]+=)?({level})");
+    format!("^{part}(,{part})*$")
 }
 
 /// Shows the filter.
@@ -62,12 +73,12 @@ fn no_log() -> Response {
 /// Parses a body such as `{"level": "debug"}`.
 fn parse_level(body: &[u8]) -> Result<String, String> {
     let object: Map<String, Value> =
-        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        serde_json::from_slice(body).map_err(|error| json_error(&error))?;
     if let Some(key) = object.keys().find(|key| *key != "level") {
         return Err(format!("unknown key `{key}`"));
     }
     let Some(level) = object.get("level") else { return Err("no `level`".to_owned()) };
-    let text = level.as_str().ok_or_else(|| format!("`level` is {level}"))?.trim();
+    let text = level.as_str().ok_or_else(|| format!("`level` is {level}"))?;
     crate::telemetry::parse_filter(text).map_err(|error| error.to_string())?;
     Ok(text.to_owned())
 }
@@ -78,19 +89,19 @@ mod tests {
 
     #[test]
     fn only_valid_levels_are_parsed() {
-        for good in ["debug", "WARN", "info,tidegate::gateway=trace", "off"] {
+        for good in ["debug", "WARN", "info,tidegate_gateway=trace", "off"] {
             let body = format!("{{\"level\": \"{good}\"}}");
             assert_eq!(parse_level(body.as_bytes()).as_deref(), Ok(good));
         }
         for (body, expected) in [
             (r#"{"level": "verbose"}"#, "`verbose` is not a level"),
             (r#"{"level": "info,tidegate"}"#, "`tidegate` is not a level"),
-            (r#"{"level": "tidegate=loud"}"#, "expected one of"),
+            (r#"{"level": "tidegate=loud"}"#, "`tidegate=loud` is not a level"),
             (r#"{"level": ""}"#, "`` is not a level"),
             (r#"{"level": 3}"#, "`level` is 3"),
             ("{}", "no `level`"),
             (r#"{"level": "info", "for": 5}"#, "unknown key `for`"),
-            ("info", "expected value"),
+            ("info", "the text is not JSON: a mistake in line 1, column 1"),
         ] {
             let error = parse_level(body.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{body}: {error}");

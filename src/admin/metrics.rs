@@ -32,7 +32,7 @@ use crate::{
     consumer_store::LookupOutcome,
     gateway::Shared,
     limit::OnFailure,
-    metrics::{LATENCY_BOUNDS, MirrorOutcome},
+    metrics::{AuthRejection, LATENCY_BOUNDS, Metrics, MirrorOutcome},
     redis::RedisFailure,
     store::StoreStats,
     telemetry::{AccessLog, process_log_dropped},
@@ -111,6 +111,7 @@ impl MetricsCollector {
         for (route, [count]) in &denied {
             write_counter(&mut family, &[("route", route)], *count)?;
         }
+        encode_auth(metrics, encoder)?;
         let mut plans = metrics.plans();
         plans.retain(|_, [requests, _]| *requests > 0);
         let help = "Requests of the consumers of a plan";
@@ -247,6 +248,9 @@ impl MetricsCollector {
         let (stats, status) = (self.0.store.stats(), self.0.store.status());
         let help = "Requests that the store decided, refused ones included";
         write_counter(&mut start_counters(encoder, "store_requests", help)?, &[], stats.requests)?;
+        let help = "Requests that were charged to a limit";
+        let mut family = start_counters(encoder, "store_charged_requests", help)?;
+        write_counter(&mut family, &[], stats.charged_requests)?;
         let help = "Requests that got no decision from the shared store, by kind of failure";
         let mut family = start_counters(encoder, "store_failures", help)?;
         for failure in RedisFailure::ALL {
@@ -418,6 +422,20 @@ impl MetricsCollector {
         let dropped = process_log_dropped();
         write_counter(&mut start_counters(encoder, "process_log_dropped", help)?, &[], dropped)
     }
+}
+
+/// Requests that authentication refused, without reasons that did not occur.
+fn encode_auth(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Requests refused for their credentials or their consumer, by route and reason";
+    let mut family = start_counters(encoder, "auth_rejected", help)?;
+    for (route, counts) in metrics.auth_rejected() {
+        for (reason, count) in AuthRejection::ALL.iter().zip(counts).filter(|(_, count)| *count > 0)
+        {
+            let labels = [("route", &*route), ("reason", reason.label())];
+            write_counter(&mut family, &labels, count)?;
+        }
+    }
+    Ok(())
 }
 
 /// Decisions without a call to the shared store, from leased units and cached denials.

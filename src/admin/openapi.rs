@@ -1,5 +1,5 @@
-//! `GET /api/openapi.json`: the `OpenAPI` 3.1 description, generated from the table of endpoints and from the
-//! types of their responses.
+//! `GET /api/openapi.json`: the `OpenAPI` 3.1 description, generated from the table of endpoints
+//! and from the types of their responses.
 
 use std::collections::BTreeSet;
 
@@ -7,24 +7,21 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::{
-    operation::{AdminEndpoint, Operation, OperationBody, Parameter},
+    operation::{AdminEndpoint, Operation, OperationBody, Parameter, RequestBody},
+    parameters::address_schema,
     problem::ProblemDocument,
     token::Authentication,
 };
 
 /// The description of `endpoints`.
 pub(super) fn document(endpoints: &[AdminEndpoint], authentication: Authentication) -> Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
-    });
-    let mut generator = settings.into_generator();
+    let mut generators = Generators::new();
     let mut paths = Map::new();
     for endpoint in endpoints {
         let operations = endpoint.operations.iter().map(|operation| {
-            let mut described = describe(operation, endpoint.path, &mut generator);
+            let mut described = describe(operation, endpoint.path, &mut generators);
             let errors = common_errors(operation, endpoint.path, authentication);
-            add_errors(&mut described, &errors, &mut generator);
+            add_errors(&mut described, &errors, &mut generators.responses);
             if authentication.applies_to(endpoint.path) {
                 described["security"] = json!([{ "token": [] }]);
             }
@@ -32,7 +29,8 @@ pub(super) fn document(endpoints: &[AdminEndpoint], authentication: Authenticati
         });
         paths.insert(endpoint.path.to_owned(), Value::Object(operations.collect()));
     }
-    let schemas = generator.take_definitions(true);
+    let mut schemas = generators.requests.take_definitions(true);
+    schemas.extend(generators.responses.take_definitions(true));
     let mut components = json!({ "schemas": schemas });
     if authentication == Authentication::Token {
         let description = "The token of `admin.token`.";
@@ -53,12 +51,34 @@ pub(super) fn document(endpoints: &[AdminEndpoint], authentication: Authenticati
     })
 }
 
-fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) -> Value {
+/// What makes schemas. A member with a default is always in a response, and may be missing in a
+/// request.
+struct Generators {
+    requests: SchemaGenerator,
+    responses: SchemaGenerator,
+}
+
+impl Generators {
+    fn new() -> Self {
+        let settings = || {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+            })
+        };
+        Self {
+            requests: settings().for_deserialize().into_generator(),
+            responses: settings().for_serialize().into_generator(),
+        }
+    }
+}
+
+fn describe(operation: &Operation, path: &str, generators: &mut Generators) -> Value {
     let mut responses = Map::new();
     for reply in &operation.replies {
         let response = json!({ "description": reply.description });
         let response = responses.entry(reply.status.to_string()).or_insert(response);
-        if let Some((media, schema)) = content(reply.content, generator) {
+        if let Some((media, schema)) = content(reply.content, &mut generators.responses) {
             response["content"][media] = json!({ "schema": schema });
         }
     }
@@ -72,14 +92,20 @@ fn describe(operation: &Operation, path: &str, generator: &mut SchemaGenerator) 
     if !parameters.is_empty() {
         described["parameters"] = parameters.into();
     }
-    if let Some((media, schema)) = content(operation.body, generator) {
-        described["requestBody"] =
-            json!({ "required": true, "content": { media: { "schema": schema } } });
+    let body = match operation.body {
+        RequestBody::None => None,
+        RequestBody::Required(schema) => Some((schema, true)),
+        RequestBody::Optional(schema) => Some((schema, false)),
+    };
+    if let Some((schema, required)) = body {
+        let content = json!({ "application/json": { "schema": schema(&mut generators.requests) } });
+        described["requestBody"] = json!({ "required": required, "content": content });
     }
     described
 }
 
-/// Adds `errors` to an operation's responses, except for statuses that the operation describes itself.
+/// Adds `errors` to an operation's responses, except for statuses that the operation describes
+/// itself.
 fn add_errors(
     operation: &mut Value,
     errors: &[(u16, &'static str)],
@@ -96,11 +122,15 @@ fn add_errors(
 
 fn describe_parameter(parameter: &Parameter, path: &str) -> Value {
     let is_path = path.contains(&format!("{{{}}}", parameter.name));
-    let mut schema = json!({ "type": "string" });
+    let mut schema = match parameter.name {
+        "client_ip" => address_schema(),
+        _ => json!({ "type": "string" }),
+    };
     if !parameter.pattern.is_empty() {
         schema["pattern"] = parameter.pattern.into();
     }
-    if parameter.is_list {
+    // A limit's key has a value for each of its parts.
+    if parameter.name == "key" && !is_path {
         schema = json!({ "type": "array", "items": schema });
     }
     json!({

@@ -19,7 +19,7 @@ pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) summary: &'static str,
     pub(super) parameters: Vec<Parameter>,
-    pub(super) body: OperationBody,
+    pub(super) body: RequestBody,
     pub(super) replies: Vec<OperationReply>,
 }
 
@@ -29,8 +29,16 @@ pub(super) struct Parameter {
     pub(super) description: &'static str,
     /// The regular expression of the value; empty: any text.
     pub(super) pattern: &'static str,
-    /// True if the parameter may occur more than once.
-    pub(super) is_list: bool,
+}
+
+/// The body of a request.
+#[derive(Clone, Copy)]
+pub(super) enum RequestBody {
+    None,
+    /// JSON of this schema.
+    Required(fn(&mut SchemaGenerator) -> Schema),
+    /// The same, or no body.
+    Optional(fn(&mut SchemaGenerator) -> Schema),
 }
 
 /// A response.
@@ -40,7 +48,7 @@ pub(super) struct OperationReply {
     pub(super) content: OperationBody,
 }
 
-/// The body of a request or response.
+/// The body of a response.
 #[derive(Clone, Copy)]
 pub(super) enum OperationBody {
     None,
@@ -55,7 +63,7 @@ pub(super) enum OperationBody {
 impl Operation {
     pub(super) fn new(method: &'static str, id: &'static str, summary: &'static str) -> Self {
         let (parameters, replies) = (Vec::new(), Vec::new());
-        Self { method, id, summary, parameters, body: OperationBody::None, replies }
+        Self { method, id, summary, parameters, body: RequestBody::None, replies }
     }
 
     pub(super) fn get(id: &'static str, summary: &'static str) -> Self {
@@ -63,7 +71,12 @@ impl Operation {
     }
 
     pub(super) fn body(mut self, schema: fn(&mut SchemaGenerator) -> Schema) -> Self {
-        self.body = OperationBody::Json(schema);
+        self.body = RequestBody::Required(schema);
+        self
+    }
+
+    pub(super) fn optional_body(mut self, schema: fn(&mut SchemaGenerator) -> Schema) -> Self {
+        self.body = RequestBody::Optional(schema);
         self
     }
 
@@ -73,7 +86,7 @@ impl Operation {
         description: &'static str,
         pattern: &'static str,
     ) -> Self {
-        self.parameters.push(Parameter { name, description, pattern, is_list: name == "key" });
+        self.parameters.push(Parameter { name, description, pattern });
         self
     }
 

@@ -1,5 +1,5 @@
-//! `GET /api/overrides` lists the overrides, `PUT` sets one, `DELETE /api/overrides/{id}` lifts it. Keys of callers are
-//! neither returned nor logged, only their hashes: they may be tokens.
+//! `GET /api/overrides` lists the overrides, `PUT` sets one, `DELETE /api/overrides/{id}` lifts it.
+//! Keys of callers are neither returned nor logged, only their hashes: they may be tokens.
 
 use std::sync::Arc;
 
@@ -11,26 +11,25 @@ use axum::{
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     AdminContext,
-    caller::{caller_key, parse_query},
+    caller::caller_key,
+    parameters::{self, HASH, MAX_LISTED, parse_count, parse_distinct},
     problem::{WholeBody, problem},
 };
 use crate::{
     clock::StoreTime,
+    config::{LastYear, PlanQuota, consumer_name_pattern, printable_pattern},
     gateway::Shared,
     limit::MAX_UNITS,
     overrides::{
-        Changed, MAX_REASON, Override, OverrideChange, OverrideError, OverrideId, OverrideTarget,
-        parse_request,
+        Changed, MAX_KEY_VALUES, MAX_NAME, MAX_REASON, Override, OverrideChange, OverrideError,
+        OverrideId, OverrideTarget, parse_request, time_text,
     },
     snapshot::AppliedOverride,
 };
-
-/// The number of overrides in a list, unless `count` asks for fewer.
-const MAX_LISTED: usize = 1_000;
 
 /// Overrides, in the order of their ids.
 #[derive(JsonSchema, Serialize)]
@@ -59,7 +58,9 @@ pub(super) struct OverrideDescription {
     hash: Option<String>,
     /// A number, a rate such as `5000/1m`, `unlimited` or `blocked`.
     quota: String,
-    /// When it ends, in ms since the epoch; null: it has no end.
+    /// When it ends, as `PUT` takes it; null: it has no end.
+    until: Option<String>,
+    /// The same in ms since the epoch.
     until_ms: Option<u64>,
     reason: Box<str>,
     /// Who set it.
@@ -70,53 +71,76 @@ pub(super) struct OverrideDescription {
     in_force: bool,
     /// Why it does not apply with this gateway's configuration; null if it does.
     fault: Option<String>,
+    /// Why it may apply to no caller now.
+    notes: Vec<String>,
 }
 
 /// The body of `PUT /api/overrides`: a limit, one target, and a quota.
-#[derive(JsonSchema, Serialize)]
-#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields, extend("oneOf" = targets()))]
 pub(super) struct NewOverride {
     /// The name of a limit.
+    #[schemars(length(max = MAX_NAME), extend("pattern" = printable_pattern()))]
     limit: String,
     /// A consumer as the target.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_NAME), extend("pattern" = consumer_name_pattern()))]
     consumer: Option<String>,
     /// All consumers of a plan as the target.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_NAME), extend("pattern" = consumer_name_pattern()))]
     plan: Option<String>,
-    /// A caller as the target, by the values of the limit's key: a text, or one for each part of the key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "key_schema")]
+    /// A caller as the target, by the values of the limit's key: a text, or one for each part of
+    /// the key.
+    #[schemars(default, schema_with = "key_schema")]
     key: Option<Value>,
     /// The client's address, if all values of `key` that identify a caller are empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(default, schema_with = "address_schema")]
     client_ip: Option<String>,
     /// A caller as the target, by the hash of its key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^[0-9A-Fa-f]{32}$"))]
+    #[schemars(extend("pattern" = HASH))]
     hash: Option<String>,
-    /// A number, or a number with the limit's own window such as `5000/1m`, `unlimited` or `blocked`.
+    /// A number, or a number with the limit's own window such as `5000/1m`, `unlimited` or
+    /// `blocked`.
     #[schemars(schema_with = "quota_schema")]
     quota: Value,
     /// When it ends, such as `2026-12-01T00:00:00Z`, or a date; without it, it has no end.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = LastYear::OF_OVERRIDES.pattern()))]
     until: Option<String>,
     /// Why, for the log and the list.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = MAX_REASON))]
+    #[schemars(length(max = MAX_REASON), extend("pattern" = printable_pattern()))]
     reason: Option<String>,
+}
+
+/// The targets, each without the others; null is the same as no value.
+fn targets() -> Value {
+    let targets = ["consumer", "plan", "hash", "key"].map(|target| {
+        let mut other = Map::new();
+        for name in ["consumer", "plan", "hash", "key", "client_ip"] {
+            if name != target && !(target == "key" && name == "client_ip") {
+                other.insert(name.to_owned(), json!({ "type": "null" }));
+            }
+        }
+        other.insert(target.to_owned(), json!({ "type": ["string", "array"] }));
+        json!({ "required": [target], "properties": other })
+    });
+    targets.to_vec().into()
 }
 
 fn key_schema(_: &mut SchemaGenerator) -> Schema {
     let text = json!({ "type": "string" });
-    json_schema!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": 32 }] })
+    let list = json!({ "type": "array", "items": text, "maxItems": MAX_KEY_VALUES });
+    json_schema!({ "oneOf": [text, list, { "type": "null" }] })
+}
+
+fn address_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [parameters::address_schema(), { "type": "null" }] })
 }
 
 fn quota_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "oneOf": [
             { "type": "integer", "minimum": 1, "maximum": MAX_UNITS },
-            { "type": "string", "pattern": "^([0-9]+(/[0-9]+(ms|s|m|h|d))?|unlimited|blocked)$" },
+            { "type": "string", "pattern": PlanQuota::override_pattern() },
         ]
     })
 }
@@ -151,17 +175,13 @@ struct Page {
 
 fn parse_page(query: &str) -> Result<Page, String> {
     let mut page = Page { after: None, count: MAX_LISTED };
-    for (name, value) in parse_query(query)? {
+    for (name, value) in parse_distinct(query)? {
         match name.as_str() {
             "after" => {
                 let id = OverrideId::parse(&value);
                 page.after = Some(id.ok_or("`after` is no id; expected `next` of another list")?);
             }
-            "count" => {
-                let count = value.parse().ok().filter(|count| (1..=MAX_LISTED).contains(count));
-                page.count = count
-                    .ok_or_else(|| format!("`count` is malformed; expected 1 to {MAX_LISTED}"))?;
-            }
+            "count" => page.count = parse_count(&value)?,
             _ => return Err("unknown parameter; expected `after` or `count`".to_owned()),
         }
     }
@@ -189,7 +209,12 @@ pub(super) async fn set(
             tracing::info!(
                 by = &*new.by, before, after = %new, reason = &*new.reason, "an override was set"
             );
-            Json(describe(&new, shared, shared.clock.store_time())).into_response()
+            let mut described = describe(&new, shared, shared.clock.store_time());
+            note_missing_record(&mut described, shared).await;
+            for note in &described.notes {
+                tracing::warn!(note, "an override that was set may apply to no caller");
+            }
+            Json(described).into_response()
         }
         Err(error) => failed(&error),
     }
@@ -273,12 +298,49 @@ pub(super) fn describe(own: &Override, shared: &Shared, now: StoreTime) -> Overr
         plan,
         hash,
         quota: own.quota.to_string(),
+        until: own.until.map(time_text),
         until_ms: own.until.map(StoreTime::as_unix_ms),
         reason: own.reason.clone(),
         by: own.by.clone(),
         set_at_ms: own.set_at.map(StoreTime::as_unix_ms),
         in_force: fault.is_none() && own.is_in_force(now),
         fault,
+        notes: note_of_target(&own.target, shared).into_iter().collect(),
+    }
+}
+
+/// Why an override may apply to no caller: the consumers or plans that this gateway has read lack
+/// its target.
+fn note_of_target(target: &OverrideTarget, shared: &Shared) -> Option<String> {
+    let consumers = shared.consumers.load();
+    let is_listed = !consumers.is_in_store() && !consumers.is_empty();
+    match target {
+        OverrideTarget::Consumer(name) if is_listed && consumers.consumer(name).is_none() => {
+            Some(unknown_consumer(name))
+        }
+        OverrideTarget::Plan(name) if !consumers.has_plan(name) => Some(format!(
+            "the configuration of this gateway has no plan `{name}`: until it has, the override applies to no caller"
+        )),
+        OverrideTarget::Key(_) | OverrideTarget::Consumer(_) | OverrideTarget::Plan(_) => None,
+    }
+}
+
+fn unknown_consumer(name: &str) -> String {
+    format!(
+        "no consumer in the list is called `{name}`: the override applies only to a caller that a token, a certificate \
+         or a service names so"
+    )
+}
+
+/// Adds the note of a consumer that the records in Redis lack.
+async fn note_missing_record(described: &mut OverrideDescription, shared: &Shared) {
+    let Some(store) = &shared.consumer_store else { return };
+    if let Some(name) = &described.consumer
+        && shared.consumers.load().is_in_store()
+        && let Ok(found) = store.named(name).await
+        && found.consumer(name).is_none()
+    {
+        described.notes.push(unknown_consumer(name));
     }
 }
 
@@ -309,9 +371,15 @@ mod tests {
         let page = parse_page(&format!("after={id}&count=5")).unwrap();
         assert_eq!(page, Page { after: OverrideId::parse(id), count: 5 });
         assert_eq!(parse_page(""), Ok(Page { after: None, count: MAX_LISTED }));
-        for query in
-            ["count=0", "count=1001", "count=-1", "count=", "after=1", "from=1", "count=%2"]
-        {
+        for query in [
+            "count=0",
+            "count=1001",
+            "after=1",
+            "from=1",
+            "count=%2",
+            "count=1&count=1",
+            "count=5&count=6",
+        ] {
             assert!(parse_page(query).is_err(), "{query}");
         }
     }

@@ -28,7 +28,8 @@ pub(super) struct ProblemDocument<'a> {
     faults: &'a [String],
 }
 
-/// A request's whole body. A body that is too long or ended early is refused with a problem document.
+/// A request's whole body. A body that is too long or ended early is refused with a problem
+/// document.
 pub(super) struct WholeBody(pub(super) Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for WholeBody {

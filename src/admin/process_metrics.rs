@@ -14,8 +14,8 @@ use prometheus_client::{
 
 use super::encode::{start_counters, write_gauge};
 
-/// When the system was booted, in seconds since the epoch. Read once, because the length of its file grows with the
-/// number of CPUs.
+/// When the system was booted, in seconds since the epoch. Read once, because the length of its
+/// file grows with the number of CPUs.
 static BOOT_TIME: OnceLock<Option<u64>> = OnceLock::new();
 
 /// Reads the process's metrics at each scrape. A value that the system does not have is left out.

@@ -12,7 +12,8 @@ use crate::snapshot::{Action, Route};
 /// The routes in force.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct RouteList {
-    /// In the configuration's order, which does not matter: a request takes the most specific route.
+    /// In the configuration's order, which does not matter: a request takes the most specific
+    /// route.
     routes: Vec<RouteDescription>,
 }
 

@@ -1,5 +1,6 @@
-//! `GET /api/state`: the gateway's counts and states in one document. The dashboard reads it once a second and
-//! computes rates from it. Lists are bounded, so that a large configuration does not make it large.
+//! `GET /api/state`: the gateway's counts and states in one document. The dashboard reads it once a
+//! second and computes rates from it. Lists are bounded, so that a large configuration does not
+//! make it large.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -146,7 +147,8 @@ struct LimitState {
 struct RefusedCallerState {
     /// The limit, or `active-users` for the throttle.
     limit: String,
-    /// The caller's keyed hash, for `/api/limits/{name}?hash=`; for the throttle, the key of limits by `token`.
+    /// The caller's keyed hash, for `/api/limits/{name}?hash=`; for the throttle, the key of limits
+    /// by `token`.
     hash: String,
     /// The consumer's name, if the limit counts consumers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,6 +175,8 @@ struct StoreState {
     healthy: bool,
     /// Requests that it decided, refused ones included.
     requests: u64,
+    /// Requests that were charged to a limit: not refused, and not admitted without a decision.
+    charged_requests: u64,
     /// Calls to Redis for decisions and for leases.
     redis_calls: u64,
     /// Charges from leased units, without a call.
@@ -283,7 +287,8 @@ fn requests(metrics: &Metrics) -> Requests {
     }
 }
 
-/// The limits with the most refusals, and the number of the others. An unused limit has no refusals.
+/// The limits with the most refusals, and the number of the others. An unused limit has no
+/// refusals.
 fn limits(shared: &Shared) -> (Vec<LimitState>, usize) {
     let snapshot = shared.live.snapshot();
     let names = snapshot.limits.iter().map(|policy| (policy.limit.name(), [0; 4]));
@@ -319,6 +324,7 @@ fn store(shared: &Shared) -> StoreState {
         kind: if status.uses_redis { "redis" } else { "memory" },
         healthy: status.is_healthy(),
         requests: stats.requests,
+        charged_requests: stats.charged_requests,
         redis_calls: stats.store_calls,
         leased_charges: stats.leased_charges,
         failures: RedisFailure::ALL

@@ -18,6 +18,7 @@ use super::{
     problem::{WholeBody, problem},
 };
 use crate::{
+    config::json_error,
     metrics::Metrics,
     throttle::{CapacityState, Throttle, mode::ThrottleMode},
 };
@@ -58,8 +59,8 @@ pub(super) struct ThrottleDescription {
     false_positive: f64,
     /// The configured `throttle.false_positive`.
     max_false_positive: f64,
-    /// True if the measured share is at least twice the configured one: more tokens a minute arrive than the filters
-    /// can hold.
+    /// True if the measured share is at least twice the configured one: more tokens a minute arrive
+    /// than the filters can hold.
     over_capacity: bool,
     /// Requests with an access token on routes where the throttle applies.
     requests_with_token: u64,
@@ -79,21 +80,21 @@ pub(super) struct RoomDescription {
     waiting: u64,
     /// How long the first in the queue has waited.
     first_waits_seconds: u64,
-    /// Users who have taken a place lately, or are expected to take a free one, and may not be active yet.
+    /// Users who have taken a place lately, or are expected to take a free one, and may not be
+    /// active yet.
     entering: u64,
 }
 
 /// The body of `PUT /api/throttle`: at least one of its members.
-#[derive(JsonSchema, Serialize)]
+#[expect(dead_code, reason = "only its schema is used")]
+#[derive(JsonSchema)]
 #[schemars(deny_unknown_fields, extend("minProperties" = 1))]
 pub(super) struct ModeBody {
     /// `auto` by the number of active users, `on` always, `off` never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", extend("enum" = ["auto", "on", "off"]))]
+    #[schemars(default, with = "String", extend("enum" = ["auto", "on", "off"]))]
     mode: Option<&'static str>,
     /// `open`, or `closed`: users get places in the waiting room, and none of them is admitted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", extend("enum" = ["open", "closed"]))]
+    #[schemars(default, with = "String", extend("enum" = ["open", "closed"]))]
     waiting_room: Option<&'static str>,
 }
 
@@ -129,8 +130,8 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
     }
 }
 
-/// Sets the mode of this gateway, until it restarts or the configured mode changes; opens or closes its waiting room,
-/// until it restarts.
+/// Sets the mode of this gateway, until it restarts or the configured mode changes; opens or closes
+/// its waiting room, until it restarts.
 pub(super) async fn set(
     State(context): State<AdminContext>,
     body: Result<WholeBody, Response>,
@@ -193,7 +194,7 @@ fn parse_change(body: &[u8]) -> Result<ThrottleChange, String> {
         json.end()?;
         Ok(members)
     });
-    let members = members.map_err(|error| error.to_string())?;
+    let members = members.map_err(|error| json_error(&error))?;
     if members.is_empty() {
         return Err("no `mode`".to_owned());
     }
@@ -252,7 +253,8 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
     }
 }
 
-/// A rate with four significant digits, and 0 below the smallest that can be configured: the rest would be noise.
+/// A rate with four significant digits, and 0 below the smallest that can be configured: the rest
+/// would be noise.
 pub(super) fn rounded(rate: f64) -> f64 {
     if rate < 1e-9 { 0.0 } else { format!("{rate:.3e}").parse().unwrap_or(rate) }
 }
@@ -282,8 +284,8 @@ mod tests {
             (br#"{"mode": "on", "mode": "off"}"#, "duplicate key `mode`"),
             (br#"{"waiting_room": "on"}"#, "`waiting_room` is \"on\""),
             (b"[]", "expected an object"),
-            (b"on", "expected value"),
-            (b"", "EOF"),
+            (b"on", "the text is not JSON"),
+            (b"", "it ends early"),
         ] {
             assert!(parse_change(body).unwrap_err().contains(expected), "{expected}");
         }

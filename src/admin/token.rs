@@ -15,8 +15,8 @@ use axum::{
 
 use super::{connections::Activity, problem::problem};
 
-/// The paths that need no token: probes of orchestrators, and the dashboard's files, which have no secret and read
-/// the API with the token that the operator types in.
+/// The paths that need no token: probes of orchestrators, and the dashboard's files, which have no
+/// secret and read the API with the token that the operator types in.
 const OPEN_PATHS: [&str; 6] =
     ["/", "/dashboard.css", "/dashboard.js", "/favicon.svg", "/healthz", "/readyz"];
 
@@ -73,8 +73,8 @@ impl AdminToken {
         }
     }
 
-    /// True if `headers` have the token. Every wrong token takes the same time: digests are compared in constant
-    /// time.
+    /// True if `headers` have the token. Every wrong token takes the same time: digests are
+    /// compared in constant time.
     fn admits(&self, headers: &HeaderMap) -> bool {
         let Some(expected) = &self.0 else { return true };
         let mut values = headers.get_all(header::AUTHORIZATION).iter();

@@ -68,7 +68,8 @@ fn encode_upstreams(upstreams: &[Scraped], encoder: &mut DescriptorEncoder<'_>) 
     let mut family = start_counters(encoder, "upstream_shed", help)?;
     for Scraped { state, .. } in upstreams {
         let shed = state.counts().shed;
-        // The default one is always there, so that queries find the series before the first such request.
+        // The default one is always there, so that queries find the series before the first such
+        // request.
         let is_shown =
             |(priority, count): &(Priority, u64)| *count > 0 || *priority == Priority::default();
         for (priority, count) in Priority::all().zip(shed).filter(is_shown) {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::AdminContext;
 use crate::balance::Policy;
 use crate::clock::CoarseTime;
+use crate::priority::Priority;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
 /// The upstreams that have servers.
@@ -32,6 +33,8 @@ pub(super) struct UpstreamDescription {
     retry_budget_exhausted: u64,
     /// Requests refused because no target had room.
     overloaded: u64,
+    /// `overloaded` by priority, without priorities of which no request was refused.
+    shed: BTreeMap<u8, u64>,
     /// Requests that were refused because all targets were down.
     refused_down: u64,
     targets: Vec<TargetDescription>,
@@ -55,8 +58,8 @@ struct TargetDescription {
     max_in_flight: Option<u32>,
     /// Open connections, idle ones included.
     connections: u32,
-    /// The moving average of the time to the response's head: it follows peaks at once and falls slowly. Null before
-    /// the first response.
+    /// The moving average of the time to the response's head: it follows peaks at once and falls
+    /// slowly. Null before the first response.
     latency_ms: Option<f64>,
     requests: u64,
     failures: BTreeMap<&'static str, u64>,
@@ -86,6 +89,11 @@ pub(super) fn describe(state: &UpstreamRuntime) -> UpstreamDescription {
         retries: counts.retries,
         retry_budget_exhausted: counts.budget_exhausted,
         overloaded: counts.overloaded(),
+        shed: Priority::all()
+            .map(Priority::number)
+            .zip(counts.shed)
+            .filter(|(_, refused)| *refused > 0)
+            .collect(),
         refused_down: counts.down,
         targets: set.members.iter().map(|own| describe_target(&set, own, now)).collect(),
     }

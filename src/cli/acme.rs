@@ -23,7 +23,8 @@ pub(super) struct AcmeArgs {
 
 #[derive(Debug, Subcommand)]
 enum AcmeCommand {
-    /// Print each certificate: its domains, expiry, next renewal and last error; without a running gateway from the storage.
+    /// Print each certificate: its domains, expiry, next renewal and last error; without a running
+    /// gateway from the storage.
     Status(StatusArgs),
     /// Let the running gateway order new certificates now.
     Renew(RenewArgs),
@@ -101,7 +102,8 @@ fn ask(
     ask_admin(endpoint, request, timeout)
 }
 
-/// The lines about the certificates in an answer of the admin API. What it does not say is left out.
+/// The lines about the certificates in an answer of the admin API. What it does not say is left
+/// out.
 fn listed(answer: &Value) -> String {
     let mut text = String::new();
     for own in answer["certificates"].as_array().into_iter().flatten() {

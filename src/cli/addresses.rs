@@ -7,7 +7,8 @@ use std::{
 
 use crate::server::Server;
 
-/// Prints the line to standard error if that is a terminal. Elsewhere the log line `serving` has the addresses.
+/// Prints the line to standard error if that is a terminal. Elsewhere the log line `serving` has
+/// the addresses.
 pub(super) fn print(server: &Server) {
     let mut stderr = io::stderr();
     if !stderr.is_terminal() {
@@ -16,10 +17,14 @@ pub(super) fn print(server: &Server) {
     let snapshot = server.shared.live.snapshot();
     let schemes = snapshot.listeners.iter().map(|listener| scheme(listener.tls.as_ref()));
     let listeners = server.addresses.iter().copied().zip(schemes);
+    let listeners = listeners.map(|(address, scheme)| url(scheme, address));
+    let service =
+        server.rate_limit_service.map(|address| format!("{address} (rate limit service)"));
     let admin = server.admin.as_ref().map(ToString::to_string);
     let admin = admin.as_deref().map(|address| (address, scheme(snapshot.admin_tls.as_ref())));
-    // In one call, as the log's thread writes to the same terminal. Nothing can be done if it fails.
-    let _ = stderr.write_all(line(listeners, admin).as_bytes());
+    // In one call, as the log's thread writes to the same terminal. Nothing can be done if it
+    // fails.
+    let _ = stderr.write_all(line(listeners.chain(service), admin).as_bytes());
 }
 
 /// The scheme of a listener's URLs. `tls` has the listener's certificates, if it has TLS.
@@ -27,12 +32,9 @@ fn scheme<T>(tls: Option<&T>) -> &'static str {
     if tls.is_some() { "https" } else { "http" }
 }
 
-/// The line for `listeners` and the admin address, each with its scheme.
-fn line(
-    listeners: impl Iterator<Item = (SocketAddr, &'static str)>,
-    admin: Option<(&str, &str)>,
-) -> String {
-    let listeners: Vec<String> = listeners.map(|(address, scheme)| url(scheme, address)).collect();
+/// The line for `listeners` and the admin address with its scheme.
+fn line(listeners: impl Iterator<Item = String>, admin: Option<(&str, &str)>) -> String {
+    let listeners: Vec<String> = listeners.collect();
     let admin = admin.map_or_else(String::new, |(address, scheme)| match address.parse() {
         Ok(address) => format!(", dashboard {}", url(scheme, address)),
         Err(_) => format!(", admin API {address}"),
@@ -86,7 +88,8 @@ mod tests {
         ] {
             let expected =
                 format!("listening on http://localhost:8080, https://10.0.0.1:8443{expected}\n");
-            assert_eq!(line(listeners.into_iter(), admin), expected);
+            let urls = listeners.map(|(address, scheme)| url(scheme, address));
+            assert_eq!(line(urls.into_iter(), admin), expected);
         }
     }
 }

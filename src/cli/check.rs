@@ -16,12 +16,13 @@ use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_forms, 
 use crate::snapshot::{OverrideTable, Snapshot, acme_key_faults};
 use crate::throttle::ThrottleSettings;
 
-/// The end of a note on a missing file, folder or secret.
-const ON_THIS_MACHINE: &str = "(on this machine; the gateway needs it to start)";
+/// The beginning of a line on a missing file, folder or secret. It is no note: the configuration is
+/// right, and may be for another machine.
+const MISSING_HERE: &str = "missing on this machine, and needed to start";
 
 /// Loads the configuration at `path`, and prints every fault, or a summary.
 ///
-/// A missing secret is only a note, because the gateway may run on another machine that has it.
+/// A missing secret is no fault, because the gateway may run on another machine that has it.
 pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path, env) {
         Ok((loaded, snapshot)) => {
@@ -216,7 +217,8 @@ fn print_notes<'a>(notes: impl Iterator<Item = &'a Fault>, out: &mut dyn Write) 
 /// The faults of the file.
 fn override_notes(loaded: &LoadedConfig, snapshot: &Snapshot) -> Result<Vec<String>, Faults> {
     let Some(own) = &loaded.config.overrides else { return Ok(Vec::new()) };
-    let content = read_file(&own.file)?;
+    let named = |faults: Faults| faults.of_named_file(&loaded.source, "overrides.file");
+    let content = read_file(&own.file).map_err(named)?;
     let table = OverrideTable::new(&content.set, snapshot);
     let line =
         |id| content.lines.iter().find(|(other, _)| *other == id).map_or(1, |(_, line)| *line);
@@ -254,7 +256,7 @@ fn secret_fault(loaded: &LoadedConfig, snapshot: &Snapshot, env: EnvLookup<'_>) 
     })
 }
 
-/// Prints notes on secrets and certificates that do not exist on this machine.
+/// Prints which secrets and certificates do not exist on this machine.
 fn print_missing_secrets_and_files(
     loaded: &LoadedConfig,
     env: EnvLookup<'_>,
@@ -270,7 +272,7 @@ fn print_missing_secrets_and_files(
         let whole = source.mask_values(&path.display().to_string()).into_owned();
         let is_masked = whole != path.display().to_string();
         let folder = if is_masked { format!("of {whole}") } else { folder };
-        writeln!(out, "\nnote: no folder {folder} for the access log {ON_THIS_MACHINE}")?;
+        writeln!(out, "\n{MISSING_HERE}: the folder {folder} of the access log")?;
     }
     let redis = config.store.redis.as_ref();
     let sentinel = redis.and_then(|redis| redis.sentinel.as_ref()?.password.as_ref());
@@ -282,14 +284,14 @@ fn print_missing_secrets_and_files(
         if let Err(error) = secret.reveal(env) {
             let error = error.to_string();
             let error = mask_forms(&source.mask_message(&error)).into_owned();
-            writeln!(out, "\nnote: {error} {ON_THIS_MACHINE}")?;
+            writeln!(out, "\n{MISSING_HERE}: {error}")?;
         }
     }
     let authorities = redis.and_then(|redis| redis.tls_ca.as_ref());
     if let Some(path) = authorities.filter(|path| !path.is_file()) {
         let path = path.display().to_string();
         let path = source.mask_values(&path);
-        writeln!(out, "\nnote: no file {path} {ON_THIS_MACHINE}")?;
+        writeln!(out, "\n{MISSING_HERE}: the file {path}")?;
     }
     Ok(())
 }

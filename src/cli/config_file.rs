@@ -44,7 +44,8 @@ pub(super) fn is_config(argument: &Path) -> bool {
     argument.extension().is_some_and(|kind| kind == "yaml" || kind == "yml")
 }
 
-/// True if the default file exists, or if that cannot be checked: reading it then reports the error.
+/// True if the default file exists, or if that cannot be checked: reading it then reports the
+/// error.
 pub(super) fn default_exists() -> bool {
     Path::new(DEFAULT).try_exists().unwrap_or(true)
 }

@@ -10,7 +10,7 @@ mod request;
 mod route_changes;
 mod waiting_turn;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
@@ -43,10 +43,12 @@ pub(super) struct ExplainArgs {
     /// The request's JSON body, for limits that read it.
     #[arg(long, short = 'd', value_name = "JSON")]
     body: Option<String>,
-    /// The consumer that sends the request, on a route with `auth`; if left out, the headers authenticate.
+    /// The consumer that sends the request, on a route with `auth`; if left out, the headers
+    /// authenticate.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// A file of overrides, instead of the configuration's `overrides.file`; or the answer of `GET /api/overrides`.
+    /// A file of overrides, instead of the configuration's `overrides.file`; or the answer of
+    /// `GET /api/overrides`.
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
     /// The address that the connection comes from.
@@ -128,8 +130,8 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
             Err(fault) => return usage_error("explain", fault),
         };
         return match CallExplanation::new(&snapshot, &call, &consumers, &overrides, now) {
-            Ok(explanation) if arguments.json => print_json(&explanation, out),
-            Ok(explanation) => exit_after_write(explanation.print(out), Exit::Ok),
+            Ok(explanation) if arguments.json => print_json(&explanation, &loaded, out),
+            Ok(explanation) => print_text(|text| explanation.print(text), &loaded, out),
             Err(fault) => print_error(&format!("tidegate: {fault}")),
         };
     }
@@ -140,12 +142,13 @@ pub(super) fn run(arguments: &ExplainArgs, env: EnvLookup<'_>, out: &mut dyn Wri
     let caller = ExplainedCaller { consumers: &consumers, name: consumer.as_deref() };
     let explanation = Explanation::new(&snapshot, &request, caller, &overrides, now);
     if arguments.json {
-        return print_json(&explanation, out);
+        return print_json(&explanation, &loaded, out);
     }
-    exit_after_write(explanation.print(out), Exit::Ok)
+    print_text(|text| explanation.print(text), &loaded, out)
 }
 
-/// The overrides of the file that an option or the configuration names, with the secret of their keys.
+/// The overrides of the file that an option or the configuration names, with the secret of their
+/// keys.
 fn known_overrides(
     arguments: &ExplainArgs,
     loaded: &LoadedConfig,
@@ -154,7 +157,8 @@ fn known_overrides(
 ) -> Result<OverridesContent, Faults> {
     let mut content = match (&arguments.overrides, &snapshot.overrides_file) {
         (Some(named), _) => read_file_or_list(named)?,
-        (None, Some(own)) => read_file(own)?,
+        (None, Some(own)) => read_file(own)
+            .map_err(|faults| faults.of_named_file(&loaded.source, "overrides.file"))?,
         (None, None) => return Ok(OverridesContent::default()),
     };
     if content.secret.is_none() {
@@ -164,9 +168,23 @@ fn known_overrides(
     Ok(content)
 }
 
-fn print_json(explanation: &impl Serialize, out: &mut dyn Write) -> Exit {
+fn print_json(explanation: &impl Serialize, loaded: &LoadedConfig, out: &mut dyn Write) -> Exit {
     match serde_json::to_string_pretty(explanation) {
-        Ok(text) => exit_after_write(writeln!(out, "{text}"), Exit::Ok),
+        Ok(json) => print_text(|text| writeln!(text, "{json}"), loaded, out),
         Err(_) => Exit::Internal,
     }
+}
+
+/// Prints what `print` writes, without the values of environment variables.
+fn print_text(
+    print: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    loaded: &LoadedConfig,
+    out: &mut dyn Write,
+) -> Exit {
+    let mut text = Vec::new();
+    let printed = print(&mut text).and_then(|()| {
+        let text = String::from_utf8_lossy(&text);
+        out.write_all(loaded.source.mask_message(&text).as_bytes())
+    });
+    exit_after_write(printed, Exit::Ok)
 }

@@ -1,4 +1,5 @@
-//! `tidegate hash`: the keyed hash by which the access log, the dashboard and the admin API name a caller.
+//! `tidegate hash`: the keyed hash by which the access log, the dashboard and the admin API name a
+//! caller.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 
@@ -17,8 +18,8 @@ const MAX_INPUT: u64 = 1 << 20;
 pub(super) struct HashArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// The limit whose key is read, one line a part, in the order of the configuration; if left out, the key is the
-    /// token alone, as in the access log.
+    /// The limit whose key is read, one line a part, in the order of the configuration; if left
+    /// out, the key is the token alone, as in the access log.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// The client's address, for a caller without a token or another part that identifies it.

@@ -1,4 +1,5 @@
-//! `tidegate health`: checks that a running gateway is ready, for example as a container's `HEALTHCHECK`.
+//! `tidegate health`: checks that a running gateway is ready, for example as a container's
+//! `HEALTHCHECK`.
 
 mod admin;
 mod probe;
@@ -31,11 +32,13 @@ pub(super) struct HealthArgs {
                 unix:/PATH. A path of the URL replaces /readyz"
     )]
     url: Option<String>,
-    /// Certificate authorities, in PEM, one of which must have issued the admin API's certificate; if left out, the
-    /// configuration's own certificate is expected, or with --url one from the system's authorities.
+    /// Certificate authorities, in PEM, one of which must have issued the admin API's certificate;
+    /// if left out, the configuration's own certificate is expected, or with --url one from the
+    /// system's authorities.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Certificate, in PEM, for an admin API that asks for one; if left out, the configuration's own.
+    /// Certificate, in PEM, for an admin API that asks for one; if left out, the configuration's
+    /// own.
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Private key of --cert, in PEM.

@@ -26,7 +26,8 @@ pub(super) struct ImportArgs {
 
 #[derive(clap::Subcommand, Debug)]
 enum ImportedProgram {
-    /// Turn a configuration file of envoyproxy/ratelimit into limits of a domain of `rate_limit_service`.
+    /// Turn a configuration file of envoyproxy/ratelimit into limits of a domain of
+    /// `rate_limit_service`.
     EnvoyRatelimit {
         /// The file.
         #[arg(value_name = "FILE")]

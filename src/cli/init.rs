@@ -1,4 +1,5 @@
-//! `tidegate init`: writes a commented configuration, and its JSON Schema for completion in editors.
+//! `tidegate init`: writes a commented configuration, and its JSON Schema for completion in
+//! editors.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,6 +23,12 @@ pub(super) struct InitArgs {
 /// Writes the configuration and its schema, unless one of them exists.
 pub(super) fn run(arguments: &InitArgs, out: &mut dyn Write) -> Exit {
     let file = &*arguments.file;
+    if let Some(expected) = other_form(file) {
+        let file = file.display();
+        return print_error(&format!(
+            "tidegate: {file}: a configuration is written as YAML, expected {expected}"
+        ));
+    }
     let schema = file.with_file_name(SCHEMA);
     match write_both(file, &schema) {
         Ok(()) => {
@@ -49,6 +56,14 @@ pub(super) fn run(arguments: &InitArgs, out: &mut dyn Write) -> Exit {
             print_error(&format!("tidegate: cannot write {}: {error}", path.display()))
         }
     }
+}
+
+/// What to write instead of a name that ends as files of other forms do; `None` for other names.
+fn other_form(file: &Path) -> Option<String> {
+    let extension = file.extension()?.to_str()?.to_ascii_lowercase();
+    let is_other = ["json", "toml", "conf", "ini", "xml"].contains(&&*extension);
+    let meant = file.with_extension("yaml");
+    is_other.then(|| format!("a name such as {}", meant.display()))
 }
 
 /// Writes both files, or neither. Returns the path that cannot be written with the error.
@@ -102,8 +117,8 @@ mod tests {
         assert!(count > 12, "{count} options");
     }
 
-    /// True for the text after `#` if it begins with exactly one space. An option that is commented out has no space
-    /// there, or an indentation.
+    /// True for the text after `#` if it begins with exactly one space. An option that is commented
+    /// out has no space there, or an indentation.
     fn is_comment(text: &str) -> bool {
         text.starts_with(' ') && !text.starts_with("  ")
     }
@@ -116,6 +131,10 @@ mod tests {
             let mut out = Vec::new();
             run(&InitArgs { file: file.to_owned() }, &mut out)
         };
+        for name in ["own.json", "own.JSON", "own.toml", "tidegate.conf"] {
+            assert_eq!(init(&path(name)), Exit::BadInput, "{name}");
+            assert!(!path(name).exists(), "{name}");
+        }
         assert_eq!(init(&path("a/b/own.yaml")), Exit::Ok);
         assert_eq!(fs::read_to_string(path("a/b/own.yaml")).unwrap(), CONFIGURATION);
         let schema = fs::read_to_string(path("a/b/tidegate.schema.json")).unwrap();

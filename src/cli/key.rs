@@ -28,7 +28,8 @@ enum KeyCommand {
     New(NewArgs),
     /// Check a key, which is read from standard input: its form, and with --config its consumer.
     Check(CheckArgs),
-    /// Hash a password, which is read from standard input; prints the line for the file of consumers.
+    /// Hash a password, which is read from standard input; prints the line for the file of
+    /// consumers.
     Password,
 }
 

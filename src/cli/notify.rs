@@ -1,4 +1,5 @@
-//! [`Notifier`]: reports the state of the process to a service manager such as systemd (`sd_notify`).
+//! [`Notifier`]: reports the state of the process to a service manager such as systemd
+//! (`sd_notify`).
 
 use std::{
     os::{
@@ -40,7 +41,8 @@ impl Notifier {
         Self { socket: socket.ok(), watchdog: micros.map(Duration::from_micros) }
     }
 
-    /// The longest time between two calls of [`Self::alive`], if the service manager watches the process.
+    /// The longest time between two calls of [`Self::alive`], if the service manager watches the
+    /// process.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some())
     }

@@ -1,5 +1,5 @@
-//! `tidegate proxy`: the gateway without a file. The arguments become a configuration, which is printed and then
-//! served like one from a file.
+//! `tidegate proxy`: the gateway without a file. The arguments become a configuration, which is
+//! printed and then served like one from a file.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::{Exit, LogOption, exit_after_write, serve, usage_error};
 use crate::config::{AdminAddress, ListenAddress, Rate, RedisUrl, TargetUrl};
-use crate::sensitive::mask_url;
+use crate::sensitive::mask_login;
 
 /// The configuration's name in messages.
 const NAME: &str = "tidegate proxy";
@@ -64,8 +64,8 @@ pub(super) fn run(arguments: &ProxyArgs, launch: serve::Launch<'_>, out: &mut dy
     }
 }
 
-/// The arguments as a configuration, or the fault of a URL. Redis URLs are checked here, because a fault of the
-/// argument parser would print the URL with its password.
+/// The arguments as a configuration, or the fault of a URL. Redis URLs are checked here, because a
+/// fault of the argument parser would print the URL with its password.
 fn configuration(arguments: &ProxyArgs) -> Result<String, String> {
     let ProxyArgs { to, from, admin, limit, throttle, redis, .. } = arguments;
     let targets = to.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
@@ -156,7 +156,7 @@ fn admin(text: &str) -> Result<String, String> {
 /// A target; without a scheme, `http`.
 fn target(text: &str) -> Result<String, String> {
     let fault = |text: &str, expected: &str| {
-        format!("invalid value '{}' for '--to <SERVER>': {expected}", mask_url(text))
+        format!("invalid value '{}' for '--to <SERVER>': {expected}", mask_login(text))
     };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         let expected = format!("expected a host before the port, such as localhost:{text}");
@@ -180,8 +180,8 @@ fn is_all_variables(text: &str) -> bool {
     rest.is_empty()
 }
 
-/// Checks a Redis URL. It must not have a literal password, which would be printed and be visible in the list of
-/// processes. No fault contains the URL.
+/// Checks a Redis URL. It must not have a literal password, which would be printed and be visible
+/// in the list of processes. No fault contains the URL.
 fn redis_url(text: &str) -> Result<String, String> {
     let fault = |why: &str| format!("invalid value for '--redis <URL>': {why}");
 
@@ -241,7 +241,9 @@ mod tests {
             let text = fault(&["--to", "a", "--redis", url]);
             assert!(text.contains("'--redis <URL>'") && !text.contains("hush"), "{text}");
         }
-        for to in ["http://user:hush@a", "user:hush@a:80", "https://:hush@a/path"] {
+        for to in
+            ["http://user:hush@a", "user:hush@a:80", "https://:hush@a/path", "http://u:hush/x@a"]
+        {
             let text = fault(&["--to", to]);
             assert!(text.contains("'--to <SERVER>'") && !text.contains("hush"), "{text}");
         }

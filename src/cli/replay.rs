@@ -27,15 +27,16 @@ use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
 pub(super) struct ReplayArgs {
     #[command(flatten)]
     option: ConfigOption,
-    /// The configuration (a name that ends in .yaml or .yml, unless `--config` names it), and access logs, the
-    /// oldest first, plain or gzip; `-` for standard input.
+    /// The configuration (a name that ends in .yaml or .yml, unless `--config` names it), and
+    /// access logs, the oldest first, plain or gzip; `-` for standard input.
     #[arg(value_name = "[FILE] ACCESS_LOG", required = true)]
     files: Vec<PathBuf>,
     /// Replay under this configuration as well, and print the difference.
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
-    /// Replay under another quota of a plan as well, and print the difference: with --compare under that
-    /// configuration. QUOTA is a number, `unlimited`, or 0, which blocks. May be given several times.
+    /// Replay under another quota of a plan as well, and print the difference: with --compare under
+    /// that configuration. QUOTA is a number, `unlimited`, or 0, which blocks. May be given several
+    /// times.
     #[arg(long, value_name = "NAME=LIMIT:QUOTA", value_parser = PlanChange::parse)]
     plan: Vec<PlanChange>,
     /// Format of the logs; detected by default.
@@ -54,7 +55,8 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Print one decision per line instead, with tab-separated fields: position, time, and for each
-    /// configuration the route, the decision, and the limits that refuse or the gateway's own status.
+    /// configuration the route, the decision, and the limits that refuse or the gateway's own
+    /// status.
     #[arg(long, conflicts_with = "json")]
     decisions: bool,
 }

@@ -1,4 +1,5 @@
-//! `tidegate serve`: starts the gateway, handles its signals, and hands its sockets over in an upgrade.
+//! `tidegate serve`: starts the gateway, handles its signals, and hands its sockets over in an
+//! upgrade.
 
 use std::{
     ffi::OsString,
@@ -49,8 +50,8 @@ enum Ending {
     HandedOver,
 }
 
-/// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the process's
-/// own log, such as `info` or `tidegate=debug`.
+/// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the
+/// process's own log, such as `info` or `tidegate=debug`.
 pub(super) fn run(config: &Path, log: &str, launch: Launch<'_>) -> Exit {
     let file = config.to_owned();
     run_until_signal(log, launch, &config.display(), move |builder| builder.start_file(&file))
@@ -124,8 +125,8 @@ fn run_until_signal(
     Exit::Ok
 }
 
-/// Starts the gateway, unless SIGTERM or SIGINT comes first: then `None`. A start can take long, such as on a file system
-/// that hangs, so it has a thread of its own.
+/// Starts the gateway, unless SIGTERM or SIGINT comes first: then `None`. A start can take long,
+/// such as on a file system that hangs, so it has a thread of its own.
 async fn start_unless_stopped(
     start: impl FnOnce() -> Result<Server, StartError> + Send + 'static,
     [terminate, interrupt, ..]: &mut [Signal; 5],
@@ -173,7 +174,8 @@ fn report_start_error(error: &StartError) -> Exit {
         }
         _ => (format!("tidegate: {error}\n"), Exit::BadInput),
     };
-    // In one call, because during an upgrade another process writes to the same file. A failure cannot be reported.
+    // In one call, because during an upgrade another process writes to the same file. A failure
+    // cannot be reported.
     let _ = io::stderr().write_all(text.as_bytes());
     exit
 }
@@ -190,8 +192,8 @@ struct Serving<'a> {
 type Upgrade = (Successor, Uptime);
 
 impl Serving<'_> {
-    /// Reloads on SIGHUP, reopens the access log on SIGUSR1 and starts a successor on SIGUSR2; returns on
-    /// SIGTERM or SIGINT, and when a successor serves.
+    /// Reloads on SIGHUP, reopens the access log on SIGUSR1 and starts a successor on SIGUSR2;
+    /// returns on SIGTERM or SIGINT, and when a successor serves.
     async fn handle_signals(
         &self,
         [mut terminate, mut interrupt, mut hangup, mut user1, mut user2]: [Signal; 5],
@@ -203,8 +205,8 @@ impl Serving<'_> {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                // Not awaited: a reload may take as long as the file system, and other signals must be
-                // handled meanwhile. The reloader logs the result.
+                // Not awaited: a reload may take as long as the file system, and other signals must
+                // be handled meanwhile. The reloader logs the result.
                 _ = hangup.recv() => {
                     self.notifier.reloading("reloading the configuration");
                     reloads.spawn(self.server.reloader.clone().reload());
@@ -285,7 +287,8 @@ impl Serving<'_> {
         self.notifier.ready("serving; an upgrade has failed");
     }
 
-    /// Reports to the service manager that the gateway is alive, as long as every worker makes progress.
+    /// Reports to the service manager that the gateway is alive, as long as every worker makes
+    /// progress.
     async fn watch(&self) {
         let Some(longest) = self.notifier.watchdog() else { return std::future::pending().await };
         let period = (longest / 2).max(MIN_WATCH_INTERVAL);
@@ -305,7 +308,8 @@ impl Serving<'_> {
     }
 }
 
-/// Installs handlers for SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2; returns them with their runtime.
+/// Installs handlers for SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2; returns them with their
+/// runtime.
 fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 5])> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
@@ -320,8 +324,8 @@ fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 5])> {
     Ok((runtime, signals))
 }
 
-/// Raises the soft limit of open files, usually 1024, to the hard limit. A proxied request takes two file
-/// descriptors: the client's and the upstream's connection.
+/// Raises the soft limit of open files, usually 1024, to the hard limit. A proxied request takes
+/// two file descriptors: the client's and the upstream's connection.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -81,7 +81,8 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
         let with_certificates = [("tls.yaml", "19:18"), ("partners.yaml", "11:18")];
         if let Some((name, place)) = with_certificates.iter().find(|(name, _)| path.ends_with(name))
         {
-            // The certificates exist on no machine. `examples_load` in tests/docs loads these files with certificates.
+            // The certificates exist on no machine. `examples_load` in tests/docs loads these files
+            // with certificates.
             let fault = format!("{name}:{place}: `/etc/tidegate/certs/");
             let faults = [&*fault, "the file does not exist"];
             assert!(faults.iter().all(|fault| printed.contains(fault)), "{printed}");
@@ -91,14 +92,11 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     }
     assert!(count > 8);
     for (example, missing) in [
-        ("redis-sharded", "note: the environment variable REDIS_PASSWORD is not set"),
-        ("redis-cluster", "note: cannot read the secret in /run/secrets/redis"),
-        ("redis-cluster", "note: no file /etc/tidegate/redis-ca.pem"),
-        ("redis", "note: the environment variable TIDEGATE_SECRET is not set"),
-        (
-            "compose",
-            "anyone who can read this Redis can recover the addresses and tokens behind its keys",
-        ),
+        ("redis-sharded", "needed to start: the environment variable REDIS_PASSWORD is not set"),
+        ("redis-cluster", "needed to start: cannot read the secret in /run/secrets/redis"),
+        ("redis-cluster", "needed to start: the file /etc/tidegate/redis-ca.pem"),
+        ("redis", "needed to start: the environment variable TIDEGATE_SECRET is not set"),
+        ("compose", "needed to start: the environment variable TIDEGATE_SECRET is not set"),
     ] {
         let (_, printed) =
             output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
@@ -109,7 +107,8 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     let long: Environment = Arc::new(|_: &str| Some("hush".repeat(4).into()));
     assert_eq!(super::run_with(arguments, &long, &mut out), Exit::Ok);
     let printed = String::from_utf8(out).unwrap();
-    assert!(!printed.contains("note") && !printed.contains("hush"), "{printed}");
+    assert!(!printed.contains("needed to start") && !printed.contains("note:"), "{printed}");
+    assert!(!printed.contains("hush"), "{printed}");
 
     // Invalid secrets.
     let blank = " ".repeat(20);
@@ -150,7 +149,8 @@ fn check_prints_syntactic_and_semantic_faults() {
 
     let (exit, printed) = output(&["check", "-c", "no/such.yaml"]);
     assert_eq!(exit, Exit::BadInput);
-    assert!(printed.starts_with("no/such.yaml:1:1: ") && printed.lines().count() == 3, "{printed}");
+    let expected = "no/such.yaml: the file does not exist, expected the path of a configuration; `tidegate init no/such.yaml` writes one";
+    assert!(printed.starts_with(expected) && printed.lines().count() == 3, "{printed}");
 }
 
 #[test]
@@ -259,7 +259,6 @@ routes:
     assert_eq!(exit, Exit::Ok, "{printed}");
     let notes: Vec<&str> = printed.lines().filter(|line| line.starts_with("note: ")).collect();
     let expected = [
-        "note: the environment variable TOKEN is not set (on this machine",
         ":5:45: duplicate target `http://b:1`, which gets a share for each entry",
         ":6:19: `http://127.0.0.1:8123` is this gateway's own listener (line 1)",
         ":6:44: `http://localhost:8123` is this gateway's own listener (line 1)",
@@ -271,18 +270,42 @@ routes:
         ":11:62: `TRACE` gets a 405",
         ":12:62: `/v1` is never stripped: no path of `/x/{*rest}` begins with it",
         ":13:53: `/y/z` is never stripped: no path of `/y` begins with it",
-        "note: no folder no-such-folder for the access log (on this machine",
     ];
     for expected in expected {
         assert!(notes.iter().any(|note| note.contains(expected)), "{expected}:\n{printed}");
     }
     assert_eq!(notes.len(), expected.len(), "{printed}");
+    for missing in
+        ["the environment variable TOKEN is not set", "the folder no-such-folder of the access log"]
+    {
+        let line = format!("\nmissing on this machine, and needed to start: {missing}");
+        assert!(printed.contains(&line), "{printed}");
+    }
     assert!(printed.ends_with('\n'), "a note ends its line");
     let lines: Vec<&str> = printed.lines().collect();
     // An empty line precedes each note.
     let is_separated =
         |(at, line): (usize, &&str)| !line.starts_with("note: ") || lines[at - 1].is_empty();
     assert!(lines.iter().enumerate().all(is_separated), "{printed}");
+}
+
+#[test]
+fn check_notes_a_host_that_the_targets_certificate_is_not_for() {
+    let (_folder, path) = file(
+        "upstreams:
+  inner: {targets: ['https://10.0.0.1:8443', 'https://api.test'], tls: {name: api.test}}
+  plain: {targets: ['https://10.0.0.1:8443']}
+routes:
+  - {name: a, match: {path: /a}, upstream: inner, host: upstream}
+  - {name: b, match: {path: /b}, upstream: inner}
+  - {name: c, match: {path: /c}, upstream: plain, host: upstream}
+",
+    );
+    let (exit, printed) = output(&["check", "-c", &path]);
+    assert_eq!(exit, Exit::Ok, "{printed}");
+    let notes: Vec<&str> = printed.lines().filter(|line| line.starts_with("note: ")).collect();
+    let expected = ":5:57: `upstream` sends `10.0.0.1` as Host, and the certificate must be for `api.test`, expected `host: api.test`";
+    assert!(notes.len() == 1 && notes[0].contains(expected), "{printed}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ const TEMPORARY: &[u8] = b"~";
 /// The most sockets that a service manager may pass.
 const MAX_PASSED: u64 = 4096;
 
-/// The sockets of `LISTEN_FDS`; `None` if there are too many. Removes the variable, so call it before any thread
-/// starts. `env` is the environment.
+/// The sockets of `LISTEN_FDS`; `None` if there are too many. Removes the variable, so call it
+/// before any thread starts. `env` is the environment.
 pub fn listen_fds(env: impl Fn(&str) -> Option<OsString>) -> Option<ListenFd> {
     let number = |name| env(name)?.to_str()?.parse::<u64>().ok();
     let is_own = number("LISTEN_PID").is_none_or(|id| id == u64::from(std::process::id()));

@@ -1,8 +1,9 @@
 //! [`Successor`] and [`Predecessor`]: the two ends of a handover.
 //!
-//! Over the stream, the old process sends messages of one byte, each with some of its sockets (`SCM_RIGHTS`). The last
-//! message has no sockets; its byte names the owner of the unix sockets' files: the gateway or a service manager. The
-//! new process sends one byte when it accepts connections.
+//! Over the stream, the old process sends messages of one byte, each with some of its sockets
+//! (`SCM_RIGHTS`). The last message has no sockets; its byte names the owner of the unix sockets'
+//! files: the gateway or a service manager. The new process sends one byte when it accepts
+//! connections.
 
 use std::{
     ffi::OsString,
@@ -35,7 +36,8 @@ const BATCH: usize = 64;
 const SOCKETS: u8 = b's';
 /// The byte that the new process sends when it accepts connections.
 const READY: u8 = b'r';
-/// The bytes of the last message: the files of unix sockets belong to the gateway, or to a service manager.
+/// The bytes of the last message: the files of unix sockets belong to the gateway, or to a service
+/// manager.
 const END: [u8; 2] = [b'.', b'm'];
 /// Longest wait of either side for the other while sockets are sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -67,8 +69,8 @@ impl Successor {
             command.env_remove(name);
         }
         let process = command.spawn()?;
-        // Closes this process's copy of the other end of the stream: otherwise the exit of the new process would go
-        // unnoticed.
+        // Closes this process's copy of the other end of the stream: otherwise the exit of the new
+        // process would go unnoticed.
         drop(command);
         let successor = Self { process, stream };
         match send(&successor.stream, sockets, files) {
@@ -108,8 +110,9 @@ impl Successor {
     }
 }
 
-/// The old process, as the new one sees it. Unless [`Self::report_ready`] is called, the stream stays open until this
-/// process exits: the old one must not read end-of-file before this one has written its last log line.
+/// The old process, as the new one sees it. Unless [`Self::report_ready`] is called, the stream
+/// stays open until this process exits: the old one must not read end-of-file before this one has
+/// written its last log line.
 #[derive(Debug)]
 pub struct Predecessor(ManuallyDrop<UnixStream>);
 

@@ -1,5 +1,5 @@
-//! Reads the consumers again when their file changes. Rules and counters stay as they are, and so do the consumers if
-//! the file has a fault.
+//! Reads the consumers again when their file changes. Rules and counters stay as they are, and so
+//! do the consumers if the file has a fault.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -36,8 +36,8 @@ fn stamp(file: &ConsumersFile, timeout: Duration) -> Result<FileStamp, FileError
 }
 
 impl Reloader {
-    /// Reads the consumers again if their file has changed since it was read. A missing file is not a change: it may be
-    /// missing for a moment while it is replaced.
+    /// Reads the consumers again if their file has changed since it was read. A missing file is not
+    /// a change: it may be missing for a moment while it is replaced.
     pub(super) fn reload_changed_consumers(&self, last_read: &mut LastRead) {
         let source = self.shared.live.snapshot().consumers.clone();
         let Some(file) = source.file() else { return };
@@ -47,7 +47,7 @@ impl Reloader {
         }
         // Also after a fault: the next attempt follows the next change.
         last_read.consumers = Some(stamp);
-        let path = file.path().display();
+        let path = file.name();
         let read = catch_panic(file.path(), || Ok(file.load()?));
         match read {
             Ok(table) => {
@@ -63,7 +63,7 @@ impl Reloader {
                 let faults = error.into_faults();
                 self.record_outcome(faults.iter().map(Fault::to_string).collect());
                 tracing::error!(
-                    %path, %faults, panicked, "the file of consumers has faults; the consumers stay"
+                    %path, faults = faults.in_one_line(), panicked, "the file of consumers has faults; the consumers stay"
                 );
             }
         }

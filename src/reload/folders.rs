@@ -9,8 +9,9 @@ use std::{
 /// The maximum number of symbolic links on a path in Linux (ELOOP).
 const MAX_LINKS: usize = 40;
 
-/// Adds the folder of the file at `path` and the folder of each symbolic link on the way to it. The added paths contain
-/// no links. If a part of the path is missing, adds the last existing folder, in which it may appear.
+/// Adds the folder of the file at `path` and the folder of each symbolic link on the way to it. The
+/// added paths contain no links. If a part of the path is missing, adds the last existing folder,
+/// in which it may appear.
 pub(super) fn add_folders(path: &Path, folders: &mut HashSet<PathBuf>) {
     let Ok(path) = absolute(path) else { return };
     let (mut folder, mut ahead) = (PathBuf::new(), parts(&path));

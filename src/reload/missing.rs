@@ -14,8 +14,8 @@ pub(super) struct MissingFiles {
 }
 
 impl MissingFiles {
-    /// Checks `files`. Returns the files that were missing in the check before as well, each once: one may be missing for a
-    /// moment while it is replaced.
+    /// Checks `files`. Returns the files that were missing in the check before as well, each once:
+    /// one may be missing for a moment while it is replaced.
     pub(super) fn check(&mut self, files: Vec<PathBuf>) -> Vec<PathBuf> {
         let mut before = std::mem::take(&mut self.known);
         let mut reported = Vec::new();

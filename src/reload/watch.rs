@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Reloader, folders::add_folders, missing::MissingFiles, on_own_thread};
 use crate::{file::FileError, snapshot::ConsumersFile, tls::TlsFile};
 
-/// Delay before a changed file is read: editors write a file in several steps, and a certificate and its key may be in
-/// two files.
+/// Delay before a changed file is read: editors write a file in several steps, and a certificate
+/// and its key may be in two files.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Time between two checks without a notification: network file systems send none.
@@ -27,8 +27,8 @@ const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum number of passes over the folders, if a link changes while they are being watched.
 const MAX_PASSES: usize = 8;
 
-/// The watched folders. Files are not watched themselves, because editors, tools that renew certificates and mounted
-/// volumes replace them.
+/// The watched folders. Files are not watched themselves, because editors, tools that renew
+/// certificates and mounted volumes replace them.
 struct WatchedFolders {
     watcher: RecommendedWatcher,
     /// The folders with their device and inode, by which a replaced folder is recognised.
@@ -92,8 +92,8 @@ impl Reloader {
         }
     }
 
-    /// Reloads if the content of a file has changed since the last reload. A missing file is not a change: it may
-    /// be missing for a moment while it is replaced.
+    /// Reloads if the content of a file has changed since the last reload. A missing file is not a
+    /// change: it may be missing for a moment while it is replaced.
     fn reload_if_changed(&self) {
         let Ok(mut last_read) = self.lock() else { return };
         let read = self.read_files(&last_read.tls_files);
@@ -177,7 +177,8 @@ impl WatchedFolders {
         Ok(())
     }
 
-    /// Watches the folders that `folders` returns, and calls it again if a link changed before its folder was watched.
+    /// Watches the folders that `folders` returns, and calls it again if a link changed before its
+    /// folder was watched.
     fn update(&mut self, folders: impl Fn() -> HashSet<PathBuf>) {
         let mut current = folders();
         for _ in 0..MAX_PASSES {

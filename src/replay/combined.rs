@@ -15,7 +15,8 @@ const TIME_LENGTH: usize = 26;
 const TIME_EXAMPLE: &str = "[10/Oct/2000:13:55:36 -0700]";
 const MONTHS: &[u8] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 
-/// Number of `[` in a line to try as the start of the time, because user names may contain brackets.
+/// Number of `[` in a line to try as the start of the time, because user names may contain
+/// brackets.
 const MAX_BRACKETS: usize = 8;
 
 /// Parses one line. The fields after the status are ignored.
@@ -57,8 +58,8 @@ fn parse_client(text: &[u8]) -> Result<IpAddr, LineError> {
     address.map(canonical_address).ok_or_else(|| LineError::Client(excerpt(text)))
 }
 
-/// Splits `rest` at the time: the fields before it, the time, and the rest after it. User names may contain
-/// spaces and brackets.
+/// Splits `rest` at the time: the fields before it, the time, and the rest after it. User names may
+/// contain spaces and brackets.
 fn split_time(rest: &[u8]) -> Result<(&[u8], StoreTime, &[u8]), LineError> {
     let mut fault = LineError::Missing("time in brackets");
     for bracket in memchr::memchr_iter(b'[', rest).take(MAX_BRACKETS) {
@@ -130,8 +131,8 @@ fn parse_digits(text: &[u8]) -> Option<u64> {
     is_decimal.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Reads a space and a quoted text from the front of `rest`. Returns the text with its escapes decoded, and
-/// the remaining bytes.
+/// Reads a space and a quoted text from the front of `rest`. Returns the text with its escapes
+/// decoded, and the remaining bytes.
 fn split_quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let text = rest.strip_prefix(b" \"")?;
     let mut at = 0;

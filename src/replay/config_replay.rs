@@ -21,8 +21,9 @@ use crate::{
     store::{charge_in_memory, memory::MemoryStore},
 };
 
-/// The minimum number of requests between two removals of expired counters, which are also at least one virtual
-/// second apart. Scanning a part of the table more often would cost more than the requests.
+/// The minimum number of requests between two removals of expired counters, which are also at least
+/// one virtual second apart. Scanning a part of the table more often would cost more than the
+/// requests.
 const REQUESTS_PER_TICK: u32 = 1 << 16;
 
 /// One configuration in a replay.
@@ -35,8 +36,8 @@ pub struct ConfigReplay {
     pub routes: Vec<DecisionCounts>,
     /// Decisions by limit, in the snapshot's order.
     pub limits: Vec<DecisionCounts>,
-    /// Refusals by limit, in the snapshot's order. Only for requests that the other configuration decides
-    /// differently.
+    /// Refusals by limit, in the snapshot's order. Only for requests that the other configuration
+    /// decides differently.
     pub differing_refusals: Vec<u64>,
     /// Number of requests that the limits of their route admitted.
     pub admitted: u64,
@@ -48,16 +49,19 @@ pub struct ConfigReplay {
     pub denied: Vec<u64>,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
-    /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight.
+    /// Number of requests whose route depends on data that the log lacks: a header, a query, a
+    /// weight.
     pub undecided: u64,
-    /// Number of requests whose line lacks the cost of a limit whose cost depends on the request or its response.
+    /// Number of requests whose line lacks the cost of a limit whose cost depends on the request or
+    /// its response.
     pub without_cost: u64,
     consumers: Arc<ConsumerTable>,
     memory: MemoryStore,
     secret: KeySecret,
     /// The waiting room, if the throttle has one.
     room: Option<WaitingReplay>,
-    /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
+    /// Virtual time of the last removal of expired counters, in ms, and number of requests since
+    /// then.
     last_tick: (StoreTime, u32),
 }
 
@@ -146,7 +150,8 @@ impl ConfigReplay {
         Self { consumers, ..self }
     }
 
-    /// The same configuration; a user gives up after it has waited for `patience` ms, instead of a day.
+    /// The same configuration; a user gives up after it has waited for `patience` ms, instead of a
+    /// day.
     #[must_use]
     pub fn with_patience(mut self, patience: u64) -> Self {
         if let Some(room) = &mut self.room {
@@ -170,8 +175,8 @@ impl ConfigReplay {
         self.memory.evictions()
     }
 
-    /// Charges a request at the virtual time `at`, which never decreases. Takes the request's charges
-    /// from the front of `planned_charges`.
+    /// Charges a request at the virtual time `at`, which never decreases. Takes the request's
+    /// charges from the front of `planned_charges`.
     pub(super) fn decide(
         &mut self,
         plan: PlannedRequest,
@@ -287,7 +292,8 @@ impl ConfigReplay {
 
 /// True if a response with this status refunds the charge to this limit.
 fn is_refunded(policy: &LimitPolicy, status: u16) -> bool {
-    // A log does not show which requests were in flight together, so each counts as ended before the next.
+    // A log does not show which requests were in flight together, so each counts as ended before
+    // the next.
     let is_released = policy.limit.algorithm().holds_permit();
     is_released || policy.refunds.include(status)
 }

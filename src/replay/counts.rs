@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 
 use crate::clock::StoreTime;
 
-/// Maximum number of callers in the table. When it is full, the half with the lowest weight is evicted.
+/// Maximum number of callers in the table. When it is full, the half with the lowest weight is
+/// evicted.
 const MAX_CALLERS: usize = 1 << 17;
 
 const MINUTE: u64 = 60_000;
@@ -74,8 +75,10 @@ impl DecisionCounts {
 /// The caller of a request, as far as the log identifies it.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum LoggedCaller {
-    /// The client's address (IPv6 by prefix), for a request without a token.
+    /// The client's address (IPv6 by prefix), for a request without a consumer or a token.
     Address(IpAddr),
+    /// The name of the consumer.
+    Consumer(SmallVec<[u8; 32]>),
     /// The logged hash of a token.
     Token(SmallVec<[u8; 32]>),
     /// The user name, in a log without tokens.
@@ -134,7 +137,8 @@ impl CallerTable {
         let mut weights: Vec<_> = self.table.values().map(CallerCounts::weight).collect();
         let middle = weights.len() / 2;
         let (below, &mut median, _) = weights.select_nth_unstable(middle);
-        // Of the callers with the median weight, only as many are evicted as it takes to reach the half.
+        // Of the callers with the median weight, only as many are evicted as it takes to reach the
+        // half.
         let mut at_median = 1 + below.iter().filter(|weight| **weight == median).count();
         let before = self.table.len();
         self.table.retain(|_, counts| {

@@ -1,4 +1,5 @@
-//! The formats of access logs: detects the format of a line, and passes lines to the parser of their format.
+//! The formats of access logs: detects the format of a line, and passes lines to the parser of
+//! their format.
 
 use super::line::{LineError, LogLine, MAX_LINE};
 use super::{combined, json};

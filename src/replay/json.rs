@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::UNIX_EPOCH};
 
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, error::Category};
 
 use super::{
     line::{LineError, LogLine, excerpt},
@@ -62,12 +62,8 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     // UTF-8 is validated once per line instead of once per string.
     let text = std::str::from_utf8(line);
     let text = text.map_err(|_| LineError::Json(format!("`{}` is not UTF-8", excerpt(line))))?;
-    let line: JsonLine<'_> = serde_json::from_str(text).map_err(|error| {
-        // Drops the parser's line number, which is always 1.
-        let reason = error.to_string();
-        let reason = reason.split(" at line ").next().unwrap_or_default();
-        wrong_field(text).unwrap_or_else(|| LineError::Json(escape(reason).into_owned()))
-    })?;
+    let line: JsonLine<'_> = serde_json::from_str(text)
+        .map_err(|error| wrong_field(text).unwrap_or_else(|| LineError::Json(reason(&error))))?;
     let client = line.client.parse();
     Ok(LogLine {
         time: parse_time(&line.time)?,
@@ -87,7 +83,21 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     })
 }
 
-/// The first field of a JSON object that has another type, or is missing. The parser does not name it.
+/// Why a line is not a JSON object with distinct fields.
+fn reason(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Eof => "the line ends early".to_owned(),
+        Category::Syntax | Category::Io => format!("a mistake in column {}", error.column()),
+        Category::Data => {
+            let text = error.to_string();
+            let what = text.split(" at line ").next().unwrap_or_default();
+            escape(&what.replacen("duplicate field", "duplicate key", 1)).into_owned()
+        }
+    }
+}
+
+/// The first field of a JSON object that has another type, or is missing. The parser does not name
+/// it.
 fn wrong_field(text: &str) -> Option<LineError> {
     const TEXT: &str = "text in quotes";
     let object: Map<String, Value> = serde_json::from_str(text).ok()?;
@@ -158,7 +168,7 @@ mod tests {
             ),
             ("\"GET\"", "null", "`method` is `null`, expected text in quotes".to_owned()),
             (",\"path\":\"/\"", "", format!("no `path`, {object}")),
-            (",\"path\":\"/\"}", "", format!("EOF while parsing an object, {object}")),
+            (",\"path\":\"/\"}", "", format!("the line ends early, {object}")),
         ] {
             let found = parse(line.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert_eq!(found, expected);

@@ -28,14 +28,15 @@ pub struct LogLine<'l> {
     pub host: Cow<'l, str>,
     /// The request target: a path, and the query if the log has it.
     pub target: Cow<'l, [u8]>,
-    /// The name of the route on which it was decided; empty if the log has none. Only `decide` routes are found by it.
+    /// The name of the route on which it was decided; empty if the log has none. Only `decide`
+    /// routes are found by it.
     pub route: Cow<'l, str>,
     /// Status of the response; 0 if the log has none.
     pub status: u16,
     /// What limits have charged; empty if the log does not show it.
     pub costs: LoggedCosts<'l>,
-    /// True if the logging gateway ended the request before any limit was charged. The log lacks the
-    /// reason.
+    /// True if the logging gateway ended the request before any limit was charged. The log lacks
+    /// the reason.
     pub not_checked: bool,
 }
 

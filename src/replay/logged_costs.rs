@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::limit::MAX_UNITS;
 
-/// What limits have charged for a request in the end, by their names; empty if the line does not show it.
+/// What limits have charged for a request in the end, by their names; empty if the line does not
+/// show it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoggedCosts<'l>(Vec<(Cow<'l, str>, u64)>);
 

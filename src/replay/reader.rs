@@ -6,8 +6,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::line::MAX_LINE;
 
-/// Size of the buffer, in bytes: several times the longest line, so that a partial line and the next read
-/// both fit.
+/// Size of the buffer, in bytes: several times the longest line, so that a partial line and the
+/// next read both fit.
 const BUFFER_SIZE: usize = 4 * MAX_LINE;
 
 /// The magic number of gzip (RFC 1952, 2.3.1).

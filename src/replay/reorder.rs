@@ -1,8 +1,8 @@
 //! Sorts lines by time within a bounded buffer.
 //!
-//! A log line is written when its request ends, but its time is the request's start, at which it is replayed.
-//! Lines that are out of order by less than the buffer's size come out sorted; lines with the same time keep
-//! the log's order.
+//! A log line is written when its request ends, but its time is the request's start, at which it is
+//! replayed. Lines that are out of order by less than the buffer's size come out sorted; lines with
+//! the same time keep the log's order.
 
 use crate::clock::StoreTime;
 use std::{
@@ -10,8 +10,8 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-/// Maximum distance from the queue's end at which a late line is inserted into the queue. A line that belongs
-/// farther from the end goes into the heap.
+/// Maximum distance from the queue's end at which a late line is inserted into the queue. A line
+/// that belongs farther from the end goes into the heap.
 const MAX_INSERT_DISTANCE: usize = 1_024;
 
 /// Time in ms, sequence number of arrival, and index of the slot.
@@ -19,7 +19,8 @@ type SortKey = (StoreTime, u64, u32);
 
 /// A bounded buffer that returns the earliest item first.
 pub(super) struct ReorderBuffer<T> {
-    /// Sorted by key. Most lines belong at or near its end, where insertion is cheaper than in a heap.
+    /// Sorted by key. Most lines belong at or near its end, where insertion is cheaper than in a
+    /// heap.
     queue: VecDeque<SortKey>,
     /// Lines that belong too far from the queue's end to be inserted into it.
     heap: BinaryHeap<Reverse<SortKey>>,

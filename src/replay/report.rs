@@ -1,4 +1,5 @@
-//! The report of a replay, printed as tables or as JSON. Its field names are the JSON's: a stable interface.
+//! The report of a replay, printed as tables or as JSON. Its field names are the JSON's: a stable
+//! interface.
 
 mod waiting;
 
@@ -31,8 +32,8 @@ pub struct Report {
     pub process_lines: u64,
     /// Number of requests that the logging gateway ended before any limit was charged.
     pub not_checked: u64,
-    /// Number of requests that were replayed after their own time, because their lines were too far out of
-    /// order to be sorted.
+    /// Number of requests that were replayed after their own time, because their lines were too far
+    /// out of order to be sorted.
     pub late: u64,
     /// Time of the first request (RFC 3339).
     pub from: Option<String>,
@@ -77,15 +78,16 @@ pub struct ConfigResult {
     pub matched: u64,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
-    /// Number of requests whose route depends on data that the log lacks: a header, a query, a weight. They
-    /// are not replayed.
+    /// Number of requests whose route depends on data that the log lacks: a header, a query, a
+    /// weight. They are not replayed.
     pub undecided: u64,
-    /// Number of requests that were charged an estimate, because their line lacks the cost of a limit.
+    /// Number of requests that were charged an estimate, because their line lacks the cost of a
+    /// limit.
     pub without_cost: u64,
     /// Number of requests of routes without limits.
     pub unlimited: u64,
-    /// Number of requests that `allow` or `deny` would have refused, by route. Routes without any are left
-    /// out.
+    /// Number of requests that `allow` or `deny` would have refused, by route. Routes without any
+    /// are left out.
     pub denied: BTreeMap<String, u64>,
     /// Number of requests that all limits of their routes would have admitted.
     pub admitted: u64,
@@ -139,7 +141,7 @@ pub struct WorstMinute {
 /// Decisions on one caller's requests.
 #[derive(Debug, Serialize)]
 pub struct CallerRow {
-    /// `token:HASH`, `user:NAME`, or an address.
+    /// `consumer:NAME`, `token:HASH`, `user:NAME`, or an address.
     pub caller: String,
     /// Number of requests.
     pub requests: u64,
@@ -147,6 +149,8 @@ pub struct CallerRow {
     pub refused: u64,
     /// The limit that would have refused the most of these requests.
     pub limit: Option<String>,
+    /// The parts of that limit's key, by which it counted the requests; empty without one.
+    pub key: Vec<String>,
 }
 
 /// The second configuration compared with the first.
@@ -156,7 +160,8 @@ pub struct Difference {
     pub newly_refused: u64,
     /// Number of requests that only the first would have refused.
     pub newly_admitted: u64,
-    /// Differences by limit: new refusals of the second configuration, dropped refusals of the first.
+    /// Differences by limit: new refusals of the second configuration, dropped refusals of the
+    /// first.
     pub limits: Vec<ChangedLimit>,
     /// The callers with the largest differences.
     pub callers: Vec<ChangedCaller>,
@@ -244,12 +249,14 @@ impl ConfigResult {
         let weight = |counts: &CallerCounts| (counts.refused[config_index], counts.requests);
         let callers = replay.top_callers(top, weight).into_iter().map(|(caller, counts)| {
             let most = counts.by_limit[config_index].iter().max_by_key(|(_, count)| *count);
+            let most = most.map(|(limit, _)| &rules.limits[*limit as usize]);
+            let parts = most.iter().flat_map(|policy| &policy.key.0);
             CallerRow {
                 caller: caller_name(caller),
                 requests: counts.requests,
                 refused: counts.refused[config_index],
-                limit: most
-                    .map(|(limit, _)| rules.limits[*limit as usize].limit.name().to_string()),
+                limit: most.map(|policy| policy.limit.name().to_string()),
+                key: parts.map(ToString::to_string).collect(),
             }
         });
         Self {
@@ -335,6 +342,7 @@ fn file_and_line(replay: &Replay, position: LogPosition) -> String {
 fn caller_name(caller: &LoggedCaller) -> String {
     match caller {
         LoggedCaller::Address(address) => address.to_string(),
+        LoggedCaller::Consumer(name) => format!("consumer:{}", excerpt(name)),
         LoggedCaller::Token(token) => format!("token:{}", excerpt(token)),
         LoggedCaller::User(user) => format!("user:{}", excerpt(user)),
     }

@@ -1,8 +1,9 @@
 //! The waiting room in a replay: which users of the log would have waited, and for how long.
 //!
-//! The throttle is the live one, in virtual time ([`SimulatedThrottle`]). A log has no requests of waiting users, so these
-//! are assumed: a user that is refused asks again when its ticket asks for it, until it is admitted, or until its
-//! patience ends. While it waits, its requests of the log are not sent. Once it is admitted, the ones that follow are.
+//! The throttle is the live one, in virtual time ([`SimulatedThrottle`]). A log has no requests of
+//! waiting users, so these are assumed: a user that is refused asks again when its ticket asks for
+//! it, until it is admitted, or until its patience ends. While it waits, its requests of the log
+//! are not sent. Once it is admitted, the ones that follow are.
 
 use std::{
     cmp::Reverse,
@@ -27,8 +28,8 @@ use crate::{
 /// Time between two ticks, in ms.
 const TICK: u64 = 1_000;
 
-/// Time between two ticks while few users are active and no user waits, in ms: as long as the waiting room takes for
-/// an uninterrupted exchange.
+/// Time between two ticks while few users are active and no user waits, in ms: as long as the
+/// waiting room takes for an uninterrupted exchange.
 const IDLE_TICK: u64 = 5_000;
 
 /// How long a user waits before it gives up, in ms, unless the operator chooses: a day.
@@ -72,7 +73,8 @@ pub struct WaitingCounts {
     pub gave_up: u64,
     /// Number of users that waited when the log ended.
     pub still_waiting: u64,
-    /// Number of requests that were refused without a place, because they have no token or one that was rejected.
+    /// Number of requests that were refused without a place, because they have no token or one that
+    /// was rejected.
     pub without_place: u64,
     /// The largest estimate of active users.
     pub most_active: u64,
@@ -87,7 +89,8 @@ pub struct WaitingCounts {
 }
 
 impl WaitingCounts {
-    /// The length in seconds that this share (0 to 1) of the admitted users did not exceed; `None` if none waited.
+    /// The length in seconds that this share (0 to 1) of the admitted users did not exceed; `None`
+    /// if none waited.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let rank = ((self.admitted as f64 * share).ceil() as u64).max(1);
         let mut below = 0;

@@ -61,8 +61,9 @@ impl ServerBuilder {
         Self { sockets, ..self }
     }
 
-    /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns when every
-    /// worker accepts connections. If a part cannot start, the running parts are stopped.
+    /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns
+    /// when every worker accepts connections. If a part cannot start, the running parts are
+    /// stopped.
     ///
     /// # Errors
     ///
@@ -72,8 +73,8 @@ impl ServerBuilder {
         self.start(path, &bytes, |reloader| reloader)
     }
 
-    /// Like [`Self::start_file`], with the configuration `text`, which is called `name` in messages and cannot
-    /// be reloaded.
+    /// Like [`Self::start_file`], with the configuration `text`, which is called `name` in messages
+    /// and cannot be reloaded.
     ///
     /// # Errors
     ///
@@ -100,7 +101,8 @@ impl ServerBuilder {
         let (access_log, access_log_guard) = open_access_log(&config.access_log, &*env)?.unzip();
         let consumers = LoadedConsumers::read(&snapshot.consumers, file::READ_TIMEOUT)?;
         let settings = snapshot.throttle.clone();
-        let overrides = read_overrides(snapshot.overrides_file.as_deref())?;
+        let overrides = read_overrides(snapshot.overrides_file.as_deref())
+            .map_err(|faults| faults.of_named_file(&loaded.source, "overrides.file"))?;
         let store = open_store(&loaded, overrides.secret, clock.clone(), &*env)?;
         let override_store = override_store(snapshot.overrides_file.clone(), &store, &clock);
         let connector = store.connector();
@@ -139,6 +141,7 @@ impl ServerBuilder {
             leaving: CancellationToken::new(),
             connection_limit: ConnectionLimit::new(files.clients as usize).into(),
             clients: Arc::default(),
+            callers: Arc::default(),
             compression: Arc::default(),
             inspected_bytes: Arc::default(),
             via: Via::default(),
@@ -200,7 +203,7 @@ fn read_overrides(path: Option<&Path>) -> Result<OverridesContent, Faults> {
     let read = file::read_within(file::READ_TIMEOUT, move || Ok(read_file(&owned)));
     read.unwrap_or_else(|error| {
         let name = path.display().to_string();
-        Err(Fault::of_file(&name, &error.to_string(), error.expected()).into())
+        Err(Fault::of_whole_file(&name, &error.to_string(), error.expected()).into())
     })
 }
 

@@ -29,9 +29,9 @@ pub(super) struct Listeners {
     pub(super) sockets: Vec<OwnedFd>,
 }
 
-/// Opens a listener on every address for every worker, unless `passed` has sockets for the address. With port 0, all
-/// workers share the port that the system chose for the first. `is_handed_over` becomes true when a successor has the
-/// sockets.
+/// Opens a listener on every address for every worker, unless `passed` has sockets for the address.
+/// With port 0, all workers share the port that the system chose for the first. `is_handed_over`
+/// becomes true when a successor has the sockets.
 pub(super) fn open(
     config: &Config,
     mut passed: PassedSockets,
@@ -95,7 +95,8 @@ fn open_for(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListen
     Ok(opened)
 }
 
-/// Adds copies until each worker has a socket. All passed sockets stay, because connections may wait in each.
+/// Adds copies until each worker has a socket. All passed sockets stay, because connections may
+/// wait in each.
 fn share(mut taken: Vec<TcpListener>, workers: usize) -> io::Result<Vec<TcpListener>> {
     let count = taken.len();
     for index in count..workers {
@@ -130,8 +131,9 @@ fn open_admin(
     opened.map(Some).map_err(|error| cannot_listen(&admin.address, error))
 }
 
-/// Fails if a socket from a service manager is left over: the two configurations do not match. Sockets of a predecessor
-/// may be left over, because it may have had listeners that this configuration lacks.
+/// Fails if a socket from a service manager is left over: the two configurations do not match.
+/// Sockets of a predecessor may be left over, because it may have had listeners that this
+/// configuration lacks.
 fn ensure_all_taken(passed: &PassedSockets) -> Result<(), StartError> {
     let left = passed.addresses();
     match (left.first(), passed.passer()) {

@@ -10,7 +10,8 @@ use crate::{
     },
 };
 
-/// The access log and its thread; `None` if it is off. `env` returns the variables that describe a terminal.
+/// The access log and its thread; `None` if it is off. `env` returns the variables that describe a
+/// terminal.
 pub(super) fn open_access_log(
     configured: &config::AccessLogConfig,
     env: &dyn Fn(&str) -> Option<OsString>,

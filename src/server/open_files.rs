@@ -1,23 +1,25 @@
 //! [`FileBudget`]: the division of the process's limit of open files.
 //!
-//! A part is reserved for the process itself, with the connections to Redis and of the admin port. The rest is split in
-//! halves: a proxied request takes two descriptors, its client's and its upstream's connection.
+//! A part is reserved for the process itself, with the connections to Redis and of the admin port.
+//! The rest is split in halves: a proxied request takes two descriptors, its client's and its
+//! upstream's connection.
 
 use super::listeners::worker_count;
 use crate::config::{Config, RedisUrl};
 
-/// Descriptors of the process as a whole: standard streams, logs, runtimes of the other threads, the configuration
-/// watch, and short-lived ones of reloads, DNS, the trace collector and a successor.
+/// Descriptors of the process as a whole: standard streams, logs, runtimes of the other threads,
+/// the configuration watch, and short-lived ones of reloads, DNS, the trace collector and a
+/// successor.
 const PROCESS_FILES: u64 = 64;
 /// Connections of the admin port.
 const ADMIN_FILES: u64 = crate::admin::MAX_CONNECTIONS as u64 + 1;
 /// Descriptors of a worker's runtime.
 const RUNTIME_FILES: u64 = 4;
-/// Descriptors of one listener in one worker: the socket, its copy for a successor, and a connection that waits for a
-/// permit.
+/// Descriptors of one listener in one worker: the socket, its copy for a successor, and a
+/// connection that waits for a permit.
 const LISTENER_FILES: u64 = 3;
-/// Connections to each Redis server apart from the workers': reports, probes, the throttle, its waiting room, overrides,
-/// the admin API.
+/// Connections to each Redis server apart from the workers': reports, probes, the throttle, its
+/// waiting room, overrides, the admin API.
 const SERVER_FILES: u64 = 8;
 /// The assumed number of servers of a Cluster, unless the configuration names more.
 const CLUSTER_SERVERS: usize = 6;
@@ -36,7 +38,8 @@ pub(super) struct FileBudget {
 }
 
 impl FileBudget {
-    /// Divides `open_files`; `None`: unlimited. If the process needs more than half, half is reserved.
+    /// Divides `open_files`; `None`: unlimited. If the process needs more than half, half is
+    /// reserved.
     pub(super) fn new(open_files: Option<u64>, config: &Config) -> Self {
         let needed = needed_files(config);
         let Some(open_files) = open_files else {

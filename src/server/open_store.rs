@@ -17,8 +17,8 @@ use crate::{
 /// The longest file of CA certificates, in bytes. A whole system's file has about 250,000.
 const MAX_CERTIFICATES: u64 = 1 << 20;
 
-/// Opens the store, with secrets from the environment `variables`. Without Redis, keys are hashed under `secret`, or
-/// under a random one.
+/// Opens the store, with secrets from the environment `variables`. Without Redis, keys are hashed
+/// under `secret`, or under a random one.
 ///
 /// # Errors
 ///
@@ -43,8 +43,8 @@ pub(super) fn open_store(
     })
 }
 
-/// The secret under which the gateways of this configuration hash keys. `None` without Redis, where each start makes
-/// its own.
+/// The secret under which the gateways of this configuration hash keys. `None` without Redis, where
+/// each start makes its own.
 ///
 /// # Errors
 ///

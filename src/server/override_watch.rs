@@ -1,4 +1,5 @@
-//! Follows the overrides: reads them again, once a second, if another gateway or an operator has changed them.
+//! Follows the overrides: reads them again, once a second, if another gateway or an operator has
+//! changed them.
 
 use std::{
     sync::{Arc, mpsc},

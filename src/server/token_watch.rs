@@ -1,5 +1,5 @@
-//! Warns if the throttle recognises no user, because no request carries an access token: for example, browsers send a
-//! session cookie that `client.token` does not name.
+//! Warns if the throttle recognises no user, because no request carries an access token: for
+//! example, browsers send a session cookie that `client.token` does not name.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ struct TokenWatch {
 }
 
 impl TokenWatch {
-    /// Takes the counts, since the start, of requests with and without a token. Returns the number of requests without
-    /// a token if a warning is due: once until a token is seen again.
+    /// Takes the counts, since the start, of requests with and without a token. Returns the number
+    /// of requests without a token if a warning is due: once until a token is seen again.
     fn look(&mut self, [with_token, without_token]: [u64; 2]) -> Option<u64> {
         if with_token != self.with_token {
             *self = Self { with_token, without_token, is_reported: false };

@@ -1,16 +1,17 @@
-//! Rule: no files of a top-level module import each other in a cycle.
+//! Rule: no files of a crate under `crates/`, or of a top-level module of the root package, import
+//! each other in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{Source, all};
+use crate::source::{Source, production};
 
-/// The module that a path in the file of `module` names, from the crate's root; `None` for other crates
-/// and imported names.
-fn absolute(path: &str, module: &[String]) -> Option<Vec<String>> {
+/// The module that a path in `file` names, among all crates; `None` for other crates and imported
+/// names.
+fn absolute(path: &str, file: &Source) -> Option<Vec<String>> {
     let mut steps = path.split("::").peekable();
     let mut absolute = match *steps.peek()? {
-        "crate" => Vec::new(),
-        "self" | "super" => module.to_vec(),
+        "crate" => file.crate_name().map(str::to_owned).into_iter().collect(),
+        "self" | "super" => file.module(),
         _ => return None,
     };
     while let Some(step) = steps.next_if(|step| matches!(*step, "crate" | "self" | "super")) {
@@ -22,8 +23,8 @@ fn absolute(path: &str, module: &[String]) -> Option<Vec<String>> {
     Some(absolute)
 }
 
-/// For each file, the files of its top-level module that it imports from. Parents and children are left
-/// out: a parent declares its children, and they share its declarations.
+/// For each file, the files of its crate or top-level module that it imports from. Parents and
+/// children are left out: a parent declares its children, and they share its declarations.
 fn imports_by_file(files: &[Source]) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     let modules: BTreeSet<Vec<String>> = files.iter().map(Source::module).collect();
     let mut imports_by_file = BTreeMap::new();
@@ -31,7 +32,7 @@ fn imports_by_file(files: &[Source]) -> BTreeMap<Vec<String>, BTreeSet<Vec<Strin
         let module = file.module();
         let mut targets = BTreeSet::new();
         for path in file.production_paths() {
-            let Some(path) = absolute(&path, &module) else { continue };
+            let Some(path) = absolute(&path, file) else { continue };
             let prefixes = (1..=path.len()).rev().map(|length| path[..length].to_vec());
             let Some(target) = prefixes.into_iter().find(|prefix| modules.contains(prefix)) else {
                 continue;
@@ -74,7 +75,7 @@ fn import_cycles(files: &[Source]) -> Vec<String> {
 
 #[test]
 fn files_of_a_module_import_in_one_direction() {
-    crate::assert_none(&import_cycles(&all("src", ".rs")));
+    crate::assert_none(&import_cycles(&production()));
 }
 
 #[test]

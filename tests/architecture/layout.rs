@@ -1,28 +1,29 @@
-//! Rules on files: their length, their opening comments, the two files of each algorithm, paths of machines.
+//! Rules on files: their length, their opening comments, the two files of each algorithm, paths of
+//! machines.
 
 use crate::{
     assert_breaks, assert_none,
-    source::{Source, all, read},
+    source::{Source, all, production, read},
 };
 
-/// The most lines of a file of `src/`. Raise it if one idea needs more.
+/// The most lines of a file of production code. Raise it if one idea needs more.
 const MAX_LINES: usize = 600;
 
 /// The readers of the configuration and of the access log: nothing else is deserialized.
-const READERS: [&str; 4] =
-    ["src/auth/jwt/json.rs", "src/config", "src/replay/json.rs", "src/replay/logged_costs.rs"];
+const READERS: [&str; 4] = [
+    "crates/access/src/auth/jwt/json.rs",
+    "crates/config/src",
+    "src/replay/json.rs",
+    "src/replay/logged_costs.rs",
+];
 
-/// Files with enums without fields that the configuration reads by their names: the whole enum is its syntax.
-const NAMED_BY_CONFIGURATION: [&str; 9] = [
-    "src/balance.rs",
-    "src/compress.rs",
-    "src/limit.rs",
-    "src/telemetry/line/field.rs",
-    "src/throttle/mode.rs",
-    "src/tls/client_certificate.rs",
-    "src/trace/sampling.rs",
-    "src/upstream.rs",
-    "src/usage/preset.rs",
+/// Files with enums without fields that the configuration reads by their names: the whole enum is
+/// its syntax. `scalar` has the macro for values that are parsed from one text.
+const NAMED_BY_CONFIGURATION: [&str; 4] = [
+    "crates/limit/src/lib.rs",
+    "crates/scalar/src/lib.rs",
+    "crates/usage/src/preset.rs",
+    "crates/vocabulary/src/",
 ];
 
 /// True if each type of the file that derives `Deserialize` is an enum without fields.
@@ -41,11 +42,13 @@ fn deserializes_only_names(file: &Source) -> bool {
     })
 }
 
-/// Rule: only [`READERS`] derive `Deserialize`, and [`NAMED_BY_CONFIGURATION`] for enums without fields.
+/// Rule: only [`READERS`] derive `Deserialize`, and [`NAMED_BY_CONFIGURATION`] for enums without
+/// fields.
 fn forbidden_deserialize(files: &[Source]) -> Vec<String> {
     let is_reader = |file: &Source| {
         READERS.iter().any(|reader| file.path.starts_with(reader))
-            || NAMED_BY_CONFIGURATION.contains(&&*file.path) && deserializes_only_names(file)
+            || NAMED_BY_CONFIGURATION.iter().any(|named| file.path.starts_with(named))
+                && deserializes_only_names(file)
     };
     let others = files.iter().filter(|file| !is_reader(file));
     let deriving = others.filter(|file| file.has_identifier("Deserialize"));
@@ -83,16 +86,38 @@ fn undocumented_files(files: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Rule: the page of a top-level module, `src/NAME.rs`, names each file of its folder, so that a reader finds it.
+/// True for the page of a crate, and for the page of a top-level module of a crate that is a list
+/// of modules.
+fn is_page(file: &Source, files: &[Source]) -> bool {
+    let is_list = |root: &Source| {
+        root.syntax().items.iter().all(|item| match item {
+            syn::Item::Mod(module) => matches!(module.vis, syn::Visibility::Public(_)),
+            item => matches!(item, syn::Item::Use(_)),
+        })
+    };
+    match (&file.module()[..], file.crate_name()) {
+        ([_], _) => true,
+        ([_, _], Some(name)) => {
+            let root = format!("crates/{name}/src/lib.rs");
+            files.iter().find(|file| file.path == root).is_some_and(is_list)
+        }
+        _ => false,
+    }
+}
+
+/// Rule: the page of a crate or of a top-level module names each file of its folder, so that a
+/// reader finds it.
 fn unlisted_files(files: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
-    for page in files.iter().filter(|file| file.module().len() == 1) {
+    for page in files.iter().filter(|file| is_page(file, files)) {
         let text: Vec<_> = page.text.lines().filter(|line| line.starts_with("//!")).collect();
         let text = text.join("\n");
         for file in files.iter().filter(|file| !file.path.contains("/tests")) {
-            let [module, name] = &file.module()[..] else { continue };
-            let is_named = ["`", ".rs`"].iter().any(|end| text.contains(&format!("`{name}{end}")));
-            if *module == page.top_level_module() && !is_named {
+            let module = file.module();
+            let Some((name, parent)) = module.split_last() else { continue };
+            let ends = ["`", ".rs`", "`](mod@"];
+            let is_named = ends.iter().any(|end| text.contains(&format!("`{name}{end}")));
+            if *parent == page.module() && !is_named {
                 violations.push(format!("{}: the page {} does not name it", file.path, page.path));
             }
         }
@@ -100,7 +125,8 @@ fn unlisted_files(files: &[Source]) -> Vec<String> {
     violations
 }
 
-/// Rule: a script opens with its contract; an algorithm has the same name in `lua/` and `src/limit/`.
+/// Rule: a script opens with its contract; an algorithm has the same name in `lua/` and
+/// `crates/limit/src/`.
 fn faulty_scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in lua {
@@ -116,7 +142,7 @@ fn faulty_scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
         for line in code {
             let Some(rest) = line.strip_prefix("algorithms.") else { continue };
             let name = rest.split(' ').next().unwrap_or_default();
-            let counterpart = format!("src/limit/{name}.rs");
+            let counterpart = format!("crates/limit/src/{name}.rs");
             let is_own_name = file.path == format!("lua/{name}.lua");
             if !is_own_name || !rust.iter().any(|file| file.path == counterpart) {
                 violations.push(format!("{}: {name} has no counterpart {counterpart}", file.path));
@@ -147,18 +173,27 @@ fn machine_paths(files: &[Source]) -> Vec<String> {
     violations
 }
 
+/// Rule: no merge left its markers behind.
+fn conflict_markers(files: &[Source]) -> Vec<String> {
+    // Put together, so that this file does not break its own rule.
+    let markers = ["<", ">"].map(|sign| sign.repeat(7));
+    let is_marker = |line: &&str| markers.iter().any(|marker| line.starts_with(marker.as_str()));
+    let marked = files.iter().filter(|file| file.text.lines().any(|line| is_marker(&line)));
+    marked.map(|file| format!("{}: has markers of a merge", file.path)).collect()
+}
+
 #[test]
 fn only_the_configuration_and_the_log_reader_derive_deserialize() {
-    assert_none(&forbidden_deserialize(&all("src", ".rs")));
+    assert_none(&forbidden_deserialize(&production()));
     assert_breaks(
         forbidden_deserialize,
-        "src/limit.rs",
+        "crates/limit/src/lib.rs",
         "#[derive(Deserialize)] struct A;",
-        "src/config/limits.rs",
+        "crates/config/src/limits.rs",
     );
     assert_breaks(
         forbidden_deserialize,
-        "src/limit.rs",
+        "crates/limit/src/lib.rs",
         "#[derive(Deserialize)] enum A { B(u8) }",
         "",
     );
@@ -166,14 +201,14 @@ fn only_the_configuration_and_the_log_reader_derive_deserialize() {
 
 #[test]
 fn files_are_short() {
-    assert_none(&long_files(&all("src", ".rs")));
+    assert_none(&long_files(&production()));
     assert_breaks(long_files, "src/a.rs", &"\n".repeat(MAX_LINES + 1), "");
     assert_none(&long_files(&[Source::new("src/a.rs", &"\n".repeat(MAX_LINES))]));
 }
 
 #[test]
 fn files_say_what_they_are_for() {
-    let mut files = all("src", ".rs");
+    let mut files = production();
     files.extend(all("tests/kit/src", ".rs"));
     assert_none(&undocumented_files(&files));
     assert_breaks(undocumented_files, "src/a.rs", "mod b;", "");
@@ -185,7 +220,7 @@ fn files_say_what_they_are_for() {
 
 #[test]
 fn pages_name_every_file_of_their_module() {
-    assert_none(&unlisted_files(&all("src", ".rs")));
+    assert_none(&unlisted_files(&production()));
     let rule = |page: &str| {
         unlisted_files(&[
             Source::new("src/a.rs", page),
@@ -200,8 +235,8 @@ fn pages_name_every_file_of_their_module() {
 
 #[test]
 fn scripts_open_with_their_contract_and_algorithms_have_counterparts() {
-    assert_none(&faulty_scripts(&all("lua", ".lua"), &all("src", ".rs")));
-    let rule = |lua: &[Source]| faulty_scripts(lua, &[Source::new("src/limit/b.rs", "")]);
+    assert_none(&faulty_scripts(&all("lua", ".lua"), &production()));
+    let rule = |lua: &[Source]| faulty_scripts(lua, &[Source::new("crates/limit/src/b.rs", "")]);
     assert_breaks(rule, "lua/a.lua", "return redis.call('GET', KEYS[1])", "");
     assert_breaks(rule, "lua/a.lua", "-- KEYS[1]  a\n-- ARGV[1]  b\nreturn KEYS[1]", "");
     assert_none(&rule(&[Source::new("lua/a.lua", "-- KEYS, ARGV\n-- Returns\nreturn KEYS[1]")]));
@@ -218,6 +253,8 @@ fn no_file_names_a_path_of_a_machine() {
             .into();
     for (directory, ending) in [
         ("src", ".rs"),
+        ("crates", ".rs"),
+        ("crates", ".toml"),
         ("tests", ".rs"),
         ("benches", ".rs"),
         ("lua", ".lua"),
@@ -228,6 +265,8 @@ fn no_file_names_a_path_of_a_machine() {
         files.extend(all(directory, ending));
     }
     assert_none(&machine_paths(&files));
+    assert_none(&conflict_markers(&files));
+    assert_breaks(conflict_markers, "README.md", &["<".repeat(7), " a".to_owned()].concat(), "");
     assert_breaks(machine_paths, "README.md", &["see /wo", "rk/main"].concat(), "");
     assert_breaks(machine_paths, "src/a.rs", &["\"/ho", "me/me/a\""].concat(), "");
     let permitted = Source::new("README.md", "https://a.example/home/x and src/root/y");

@@ -1,4 +1,4 @@
-//! Rule: a type name is one type in the whole crate, so that a search for it finds one definition.
+//! Rule: a type name is one type in the whole program, so that a search for it finds one definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,14 @@ use syn::visit::{self, Visit};
 
 use crate::{
     assert_breaks, assert_none,
-    source::{Source, all, is_test_module},
+    source::{Source, is_test_module, production},
 };
 
-/// The types that a file defines: structs, enums, unions, traits and aliases, also those in function bodies.
+/// The types that a file defines: structs, enums, unions, traits and aliases, also those in
+/// function bodies.
 ///
-/// Left out are modules under `#[cfg(test)]`, files under a folder `tests`, associated types, type parameters
-/// and what a macro generates.
+/// Left out are modules under `#[cfg(test)]`, files under a folder `tests`, associated types, type
+/// parameters and what a macro generates.
 struct Definitions<'a> {
     names: &'a mut Vec<String>,
 }
@@ -90,7 +91,7 @@ fn shared_names(files: &[Source]) -> Vec<String> {
 
 #[test]
 fn a_type_name_is_one_type() {
-    assert_none(&shared_names(&all("src", ".rs")));
+    assert_none(&shared_names(&production()));
 }
 
 #[test]

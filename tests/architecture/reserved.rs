@@ -2,7 +2,7 @@
 
 use crate::{
     assert_breaks, assert_none,
-    source::{Source, all},
+    source::{Source, production},
 };
 
 /// A crate, or a part of one, that only some files may name.
@@ -18,13 +18,13 @@ const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "redis",
         only: &[
-            "src/redis/",
-            "src/redis.rs",
-            "src/throttle/redis.rs",
-            "src/throttle/waiting_room/redis.rs",
-            "src/overrides/redis.rs",
-            "src/consumer_store/redis.rs",
-            "src/acme/redis.rs",
+            "crates/redis/src/",
+            "crates/redis/src/lib.rs",
+            "crates/throttle/src/redis.rs",
+            "crates/throttle/src/waiting_room/redis.rs",
+            "crates/access/src/overrides/redis.rs",
+            "crates/access/src/consumer_store/redis.rs",
+            "crates/tls/src/acme/redis.rs",
         ],
         why: "`redis` makes the calls of decisions, one file of `throttle` exchanges filters and one the \
               waiting room, one of `overrides` shares overrides, one of `consumer_store` has the consumers, and one \
@@ -33,20 +33,36 @@ const RESERVED: [Reserved; 13] = [
     Reserved {
         path: "reqwest",
         only: &[
-            "src/acme/client.rs",
-            "src/http_client.rs",
-            "src/trace/exporter.rs",
-            "src/gateway/auth_service.rs",
-            "src/key_sets/fetch.rs",
+            "crates/tls/src/acme/client.rs",
+            "crates/tls/src/http_client.rs",
+            "crates/trace/src/exporter.rs",
+            "crates/gateway/src/auth_service.rs",
+            "crates/access/src/key_sets/fetch.rs",
             "src/cli/health/",
         ],
         why: "it is for the gateway's own requests; requests of clients are forwarded by `upstream`",
     },
     Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
-    Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "::SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
-    Reserved { path: "SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
+    Reserved {
+        path: "::Instant::now",
+        only: &["crates/system/src/clock.rs"],
+        why: "time is a parameter",
+    },
+    Reserved {
+        path: "::SystemTime::now",
+        only: &["crates/system/src/clock.rs"],
+        why: "time is a parameter",
+    },
+    Reserved {
+        path: "Instant::now",
+        only: &["crates/system/src/clock.rs"],
+        why: "time is a parameter",
+    },
+    Reserved {
+        path: "SystemTime::now",
+        only: &["crates/system/src/clock.rs"],
+        why: "time is a parameter",
+    },
     Reserved { path: "std::env", only: &["src/main.rs"], why: "the environment is an input" },
     Reserved { path: "env", only: &["src/main.rs"], why: "the environment is an input" },
     Reserved {
@@ -85,20 +101,21 @@ fn forbidden_paths(files: &[Source]) -> Vec<String> {
                 }
             }
         }
-        if file.path != "src/clock.rs" && file.has_identifier("elapsed") {
+        if file.path != "crates/system/src/clock.rs" && file.has_identifier("elapsed") {
             violations.push(format!("{}: elapsed() reads a clock", file.path));
         }
     }
     violations
 }
 
-/// The files that wait in real time, each with its reason. All others wait on the clock that they are given.
+/// The files that wait in real time, each with its reason. All others wait on the clock that they
+/// are given.
 const REAL_TIME: [(&str, &str); 5] = [
-    ("src/clock.rs", "the clock itself"),
+    ("crates/system/src/clock.rs", "the clock itself"),
     ("src/admin/connections.rs", "connections of the operator"),
-    ("src/gateway/charging.rs", "polls other threads while the gateway drains"),
+    ("crates/gateway/src/charging.rs", "polls other threads while the gateway drains"),
     ("src/reload/watch.rs", "waits for changes of a file to end"),
-    ("src/upstream/pool.rs", "connects to upstreams"),
+    ("crates/upstream/src/pool.rs", "connects to upstreams"),
 ];
 
 /// Rule: only [`REAL_TIME`] waits with tokio's timers.
@@ -117,30 +134,35 @@ fn real_time_waits(files: &[Source]) -> Vec<String> {
 
 #[test]
 fn production_code_waits_on_the_clock_that_it_is_given() {
-    assert_none(&real_time_waits(&all("src", ".rs")));
+    assert_none(&real_time_waits(&production()));
     assert_breaks(
         real_time_waits,
-        "src/redis/a.rs",
+        "crates/redis/src/a.rs",
         "fn a() { tokio::time::sleep(b) }",
-        "src/clock.rs",
+        "crates/system/src/clock.rs",
     );
     assert_breaks(
         real_time_waits,
-        "src/throttle/a.rs",
+        "crates/throttle/src/a.rs",
         "use tokio::{net, time::timeout};",
-        "src/upstream/pool.rs",
+        "crates/upstream/src/pool.rs",
     );
 }
 
 #[test]
 fn reserved_crates_and_functions_are_used_in_their_place_only() {
-    assert_none(&forbidden_paths(&all("src", ".rs")));
-    assert_breaks(forbidden_paths, "src/gateway.rs", "use redis::Client;", "src/redis/link.rs");
+    assert_none(&forbidden_paths(&production()));
     assert_breaks(
         forbidden_paths,
-        "src/store/memory.rs",
+        "crates/gateway/src/lib.rs",
+        "use redis::Client;",
+        "crates/redis/src/link.rs",
+    );
+    assert_breaks(
+        forbidden_paths,
+        "crates/store/src/memory.rs",
         "fn a() { redis::cmd(b) }",
-        "src/throttle/redis.rs",
+        "crates/throttle/src/redis.rs",
     );
     assert_breaks(
         forbidden_paths,
@@ -150,12 +172,22 @@ fn reserved_crates_and_functions_are_used_in_their_place_only() {
     );
     assert_breaks(
         forbidden_paths,
-        "src/worker.rs",
+        "crates/gateway/src/worker.rs",
         "fn a() { std::time::Instant::now(); }",
-        "src/clock.rs",
+        "crates/system/src/clock.rs",
     );
-    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { Instant::now(); }", "src/clock.rs");
-    assert_breaks(forbidden_paths, "src/limit.rs", "fn a() { started.elapsed(); }", "src/clock.rs");
+    assert_breaks(
+        forbidden_paths,
+        "crates/limit/src/lib.rs",
+        "fn a() { Instant::now(); }",
+        "crates/system/src/clock.rs",
+    );
+    assert_breaks(
+        forbidden_paths,
+        "crates/limit/src/lib.rs",
+        "fn a() { started.elapsed(); }",
+        "crates/system/src/clock.rs",
+    );
     assert_breaks(forbidden_paths, "src/cli.rs", "use std::{env, io};", "src/main.rs");
     assert_breaks(forbidden_paths, "src/cli.rs", "fn a() { std::process::exit(1) }", "src/main.rs");
 }

@@ -17,12 +17,28 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// The file's module, as steps from the crate's root: `["route", "table"]` for
-    /// `src/route/table.rs`, and none for `src/lib.rs`.
-    pub(crate) fn module(&self) -> Vec<String> {
-        let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
+    /// The name of the crate under `crates/` that the file belongs to; `None` for the root package.
+    pub(crate) fn crate_name(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/")?.split('/').next()
+    }
+
+    /// The file's module, as steps from the root of its crate: `["table"]` for
+    /// `crates/route/src/table.rs`, and none for `src/lib.rs`.
+    pub(crate) fn module_in_crate(&self) -> Vec<String> {
+        let inside = match self.path.strip_prefix("crates/").and_then(|path| path.split_once('/')) {
+            Some((_, inside)) => inside,
+            None => &self.path,
+        };
+        let inside = inside.strip_prefix("src/").unwrap_or(inside);
         let inside = inside.strip_suffix(".rs").unwrap_or(inside);
         inside.split('/').filter(|step| *step != "lib").map(str::to_owned).collect()
+    }
+
+    /// The file's module among all crates: `["route", "table"]` for `crates/route/src/table.rs`,
+    /// and `["admin", "metrics"]` for `src/admin/metrics.rs`.
+    pub(crate) fn module(&self) -> Vec<String> {
+        let crate_name = self.crate_name().map(str::to_owned);
+        crate_name.into_iter().chain(self.module_in_crate()).collect()
     }
 
     /// The first step of its module.
@@ -41,8 +57,8 @@ impl Source {
         tokens.unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }
 
-    /// Every path of two or more segments, with the groups of `use` spelled out: `use a::{b, c::d}` is
-    /// `a::b` and `a::c::d`. Paths in macro calls count; those in comments and literals do not.
+    /// Every path of two or more segments, with the groups of `use` spelled out: `use a::{b, c::d}`
+    /// is `a::b` and `a::c::d`. Paths in macro calls count; those in comments and literals do not.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.collect_paths(true)
     }
@@ -116,7 +132,8 @@ impl PathCollector {
         }
     }
 
-    /// The paths in a macro call, whose tokens have no syntax of their own: identifiers joined by `::`.
+    /// The paths in a macro call, whose tokens have no syntax of their own: identifiers joined by
+    /// `::`.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let (mut path, mut colons) = (String::new(), 0);
         for token in tokens {
@@ -161,6 +178,14 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn read(path: &str) -> Source {
     let text = std::fs::read_to_string(root().join(path));
     Source::new(path, &text.unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
+/// Every file of production code and of its unit tests: the root package, and the crates that it
+/// consists of.
+pub(crate) fn production() -> Vec<Source> {
+    let mut files = all("src", ".rs");
+    files.extend(all("crates", ".rs"));
+    files
 }
 
 /// Every file under `directory` whose name ends in `ending`, sorted by path.

@@ -40,8 +40,8 @@ const HABITS: [Habit; 10] = [
     Habit { phrase: " what is there", instead: "the noun" },
 ];
 
-/// The prose of a file as paragraphs, each with the line that it begins in: the text of a Markdown file outside
-/// of code blocks, the comments of source. Lower case, one space before and after.
+/// The prose of a file as paragraphs, each with the line that it begins in: the text of a Markdown
+/// file outside of code blocks, the comments of source. Lower case, one space before and after.
 fn paragraphs(file: &Source) -> Vec<(usize, String)> {
     let comment = match file.path.rsplit('.').next() {
         Some("rs") => Some("//"),
@@ -113,11 +113,12 @@ fn habits(files: &[Source]) -> Vec<String> {
 #[test]
 fn prose_has_no_habits() {
     let mut files: Vec<_> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(read).into();
-    for (directory, ending) in [("src", ".rs"), ("tests", ".rs"), ("lua", ".lua"), ("docs", ".md")]
+    for (directory, ending) in
+        [("src", ".rs"), ("crates", ".rs"), ("tests", ".rs"), ("lua", ".lua"), ("docs", ".md")]
     {
         files.extend(all(directory, ending));
     }
-    // The reference repeats the comments of `src/config`; this file quotes the habits.
+    // The reference repeats the comments of `crates/config/src`; this file quotes the habits.
     let exempt = ["docs/src/configuration-reference.md", "tests/architecture/words.rs"];
     files.retain(|file| !exempt.contains(&&*file.path));
     assert_none(&habits(&files));
@@ -157,6 +158,7 @@ fn prose_has_no_private_words() {
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(read).into();
     for (directory, ending) in [
         ("src", ".rs"),
+        ("crates", ".rs"),
         ("tests", ".rs"),
         ("benches", ".rs"),
         ("fuzz/fuzz_targets", ".rs"),

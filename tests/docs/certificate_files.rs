@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use tempfile::TempDir;
 use testkit::tls::Authority;
 
-/// The paths of certificates, keys and HTML files in `text`, with the names of their files without the ending.
+/// The paths of certificates, keys and HTML files in `text`, with the names of their files without
+/// the ending.
 fn paths(text: &str) -> BTreeMap<&str, &str> {
     let words = text.split(|c: char| c.is_whitespace() || "{}[],;'\"".contains(c));
     let paths = words.filter_map(|word| {

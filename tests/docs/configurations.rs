@@ -102,6 +102,30 @@ fn examples_load() {
     }
 }
 
+/// A user who begins with an example learns from its notes only what is wrong with it: nothing.
+#[test]
+fn examples_have_no_notes() {
+    let examples = std::fs::read_dir(root().join("config/examples")).expect("examples");
+    let mut files: Vec<_> = examples.map(|file| file.expect("a file").path()).collect();
+    files.push(root().join("config/tidegate.yaml"));
+    assert!(files.len() > 20, "{files:?}");
+    let mut found = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let (text, _certificates) = substitute(&text);
+        let path = tempfile::Builder::new().suffix(".yaml").tempfile().expect("a file");
+        std::fs::write(&path, text).expect("a file");
+        let mut out = Vec::new();
+        let arguments = ["tidegate", "check", path.path().to_str().expect("UTF-8")];
+        let exit = tidegate::cli::run(arguments, &mut out);
+        let printed = String::from_utf8(out).expect("text");
+        assert_eq!(exit.code(), 0, "{}: {printed}", file.display());
+        let notes = printed.lines().filter(|line| line.contains("note:"));
+        found.extend(notes.map(|note| format!("{}: {note}", file.display())));
+    }
+    assert_none(&found);
+}
+
 #[test]
 fn docker_compose_mounts_a_configuration_that_exists() {
     let compose = Page::read("docker-compose.yml").text;

@@ -1,9 +1,9 @@
 //! Console blocks: each command is run, and its output compared with the page's.
 //!
-//! A command is a line that begins with `$ `; what follows is its output, in which a line `...` stands
-//! for any lines. Commands run in order, in a [`PageEnvironment`] of the page's own, with the
-//! configuration that precedes them: the last `yaml` block, or `<!-- docs: config FILE -->`, a file of
-//! this repository. A block with `file=NAME` is put into the environment's directory.
+//! A command is a line that begins with `$ `; what follows is its output, in which a line `...`
+//! stands for any lines. Commands run in order, in a [`PageEnvironment`] of the page's own, with
+//! the configuration that precedes them: the last `yaml` block, or `<!-- docs: config FILE -->`, a
+//! file of this repository. A block with `file=NAME` is put into the environment's directory.
 
 use std::{fs, thread};
 

@@ -84,7 +84,8 @@ fn broken_links(page: &Page) -> Vec<String> {
 
 /// Rule: a file or directory that prose names in backticks exists.
 fn missing_files(page: &Page) -> Vec<String> {
-    let directories = ["src/", "lua/", "tests/", "benches/", "config/", "scripts/", "fuzz/"];
+    let directories =
+        ["crates/", "src/", "lua/", "tests/", "benches/", "config/", "scripts/", "fuzz/"];
     let mut violations = Vec::new();
     for (at, line) in page.prose().lines().enumerate() {
         let quoted = line.split('`').skip(1).step_by(2);

@@ -11,7 +11,8 @@ use syn::{ImplItem, Item, TraitItem, UseTree};
 use crate::{assert_none, page::Page, root};
 
 /// The directories whose words the page may name.
-const NAMED: [&str; 7] = ["src", "tests", "benches", "lua", "fuzz/fuzz_targets", "scripts", ".ci"];
+const NAMED: [&str; 8] =
+    ["crates", "src", "tests", "benches", "lua", "fuzz/fuzz_targets", "scripts", ".ci"];
 
 /// What the source defines.
 #[derive(Default)]
@@ -115,8 +116,8 @@ impl Source {
         self.members.entry(owner.to_owned()).or_default().extend(members);
     }
 
-    /// True if the source has the name: a word, or a path whose last two segments are a type or module and its member.
-    /// A path into a library is known by its words.
+    /// True if the source has the name: a word, or a path whose last two segments are a type or
+    /// module and its member. A path into a library is known by its words.
     fn has(&self, name: &str) -> bool {
         let segments: Vec<_> = name.split("::").collect();
         if let [.., owner, member] = segments[..]

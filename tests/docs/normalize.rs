@@ -67,7 +67,8 @@ pub(crate) fn normalize_line(line: &str) -> String {
     words
 }
 
-/// Whether the lines of `actual` are those of `expected`; a line `...` stands for any number of lines.
+/// Whether the lines of `actual` are those of `expected`; a line `...` stands for any number of
+/// lines.
 pub(crate) fn matches(expected: &[&str], actual: &[&str]) -> bool {
     match (expected, actual) {
         ([], []) => true,

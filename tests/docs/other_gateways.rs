@@ -17,8 +17,9 @@ fn run(directory: &Path, line: &str) -> Output {
     Command::new("sh").args(["-c", &line]).current_dir(directory).output().expect("a shell")
 }
 
-/// Asserts that the command line `check` accepts every block in `language`, completed by `complete`. The blocks with
-/// `file=NAME` of the page are beside it; blocks with `fragment` are parts, which tests of interoperability run.
+/// Asserts that the command line `check` accepts every block in `language`, completed by
+/// `complete`. The blocks with `file=NAME` of the page are beside it; blocks with `fragment` are
+/// parts, which tests of interoperability run.
 fn assert_accepted(language: &str, complete: impl Fn(&str) -> String, check: &str) {
     let pages = all();
     let is_whole = |block: &&Block| block.language == language && !block.has("fragment");

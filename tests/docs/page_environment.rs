@@ -1,5 +1,5 @@
-//! What the commands of one page run in: a directory with the page's files, and, once a command needs
-//! it, a gateway with the page's configuration, a Redis and an upstream.
+//! What the commands of one page run in: a directory with the page's files, and, once a command
+//! needs it, a gateway with the page's configuration, a Redis and an upstream.
 //!
 //! The pages use fixed addresses. Each stands for one on a free port:
 //!

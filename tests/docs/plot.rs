@@ -34,7 +34,7 @@ fn draw(rows: &[(&str, f64)]) -> String {
     let height = 32 * rows.len();
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 560 {height}\" width=\"560\" height=\"{height}\" \
-         role=\"img\" aria-label=\"Requests a second of one core\" font-family=\"sans-serif\" font-size=\"13\" \
+         role=\"img\" aria-label=\"Requests per second of one core\" font-family=\"sans-serif\" font-size=\"13\" \
          fill=\"{TEXT}\">\n"
     );
     for (index, (name, cpu)) in rows.iter().enumerate() {

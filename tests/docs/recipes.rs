@@ -30,8 +30,8 @@ fn recipe(heading: &str, upstream: &Upstream) -> String {
         .replace("127.0.0.1:8080", "127.0.0.1:0")
 }
 
-/// A server that answers `/200` and the like by that status, whatever precedes it in the path, and with the header
-/// fields that the query has as `NAME=VALUE`.
+/// A server that answers `/200` and the like by that status, whatever precedes it in the path, and
+/// with the header fields that the query has as `NAME=VALUE`.
 fn server() -> Upstream {
     Upstream::with_handler(|request, socket| {
         let text = String::from_utf8_lossy(request);

@@ -163,8 +163,8 @@ impl Reader {
         joined(own.or(self.resolve(node)["description"].as_str()).unwrap_or_default())
     }
 
-    /// Adds a section with the keys of the object `node`, and those within it. `default` is the value that the
-    /// section has if it is left out.
+    /// Adds a section with the keys of the object `node`, and those within it. `default` is the
+    /// value that the section has if it is left out.
     fn walk(&mut self, node: &Value, mut section: Section, default: Option<&Value>) {
         let mut inner = Vec::new();
         for (name, property) in node["properties"].as_object().expect("an object") {

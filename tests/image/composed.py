@@ -42,7 +42,7 @@ class Project:
     def run(self, *arguments):
         done = subprocess.run(
             [*command(), "--project-name", PROJECT, "--file", str(self.file), *arguments],
-            env={**os.environ, "TIDEGATE_ADMIN_TOKEN": TOKEN}, capture_output=True, text=True,
+            env={**os.environ, "TIDEGATE_ADMIN_TOKEN": TOKEN, "TIDEGATE_SECRET": secrets.token_hex(32)}, capture_output=True, text=True,
         )
         expect(done.returncode == 0, f"compose {arguments[0]}: {last_line(done.stderr)}")
         return done.stdout

@@ -1,5 +1,5 @@
-//! Windows of calendars against Python's `zoneinfo`, over ten years with their changes of the clocks, leap days and
-//! months of 28 to 31 days.
+//! Windows of calendars against Python's `zoneinfo`, over ten years with their changes of the
+//! clocks, leap days and months of 28 to 31 days.
 
 use jiff::civil::Weekday;
 use tidegate::{
@@ -9,7 +9,8 @@ use tidegate::{
 
 use crate::tools::{run, script};
 
-/// Half-hour and quarter-hour offsets, changes by half an hour and by two hours, at midnight and in both hemispheres.
+/// Half-hour and quarter-hour offsets, changes by half an hour and by two hours, at midnight and in
+/// both hemispheres.
 const ZONES: [&str; 12] = [
     "UTC",
     "Europe/Berlin",

@@ -6,7 +6,7 @@ use testkit::{upstream::Upstream, yaml::fill};
 use tidegate::clock::{Clock, StoreTime};
 
 use crate::{
-    edge::{Edge, Listener, NAME, PARTNERS, WAYS},
+    edge::{Edge, Listener, NAME, PARTNERS, WAYS, Way},
     tools::{self, run},
 };
 
@@ -95,6 +95,42 @@ fn curl_bodies_of_1_mib_pass_both_ways_over_every_protocol() {
     }
 }
 
+/// curl 7.88 reports no status if it reads the reset of the stream together with the response.
+#[test]
+fn curl_reports_the_refusal_of_an_upload_over_http2() {
+    let upstream = Upstream::impatient();
+    let edge = Edge::start(&fill(
+        "
+        limits: {few: {quota: 1, window: 1h, key: []}}
+        upstreams: {origin: {targets: ['{target}']}, hello: {respond: {body: hello}}}
+        routes:
+          - {name: open, match: {path: /open}, upstream: origin}
+          - {name: few, match: {path: /few}, upstream: hello, limits: [few]}
+          - {name: short, match: {path: /short}, upstream: hello, max_body: 10B}
+          - {name: denied, match: {path: /denied}, upstream: hello, deny: [0.0.0.0/0]}
+        ",
+        [("target", upstream.target())],
+    ));
+    let url = |way: &Way, path| edge.url(way.listener, NAME, path);
+    let first = curl(&edge.files.ca, WAYS[0].arguments, &url(&WAYS[0], "/few"));
+    assert_eq!(first.status, 200, "{}", first.log);
+    for (size, rounds) in [(1_000_000, 5), (8 << 20, 1)] {
+        let (file, _) = edge.files.body(size);
+        let body = format!("@{}", file.display());
+        for way in WAYS.iter().filter(|way| way.http == "2") {
+            for (path, status) in [("/few", 429), ("/short", 413), ("/denied", 403), ("/open", 413)]
+            {
+                for _ in 0..rounds {
+                    let arguments =
+                        [way.arguments, &["--header", "Expect:", "--data-binary", &body]].concat();
+                    let answer = curl(&edge.files.ca, &arguments, &url(way, path));
+                    assert_eq!(answer.status, status, "{way:?} {path} {size}: {}", answer.log);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn curl_refusals_are_equal_over_every_protocol() {
     const LIMITS: &str = "
@@ -160,7 +196,8 @@ fn curl_needs_a_client_certificate_where_one_is_asked_for() {
         assert_eq!((accepted.status, &*accepted.version), (200, way.http), "{}", accepted.log);
         for identity in [vec![], shown(&stranger)] {
             let refused = get(PARTNERS, &identity);
-            // With TLS 1.3, the client may be writing its request when it is refused, and not read the alert.
+            // With TLS 1.3, the client may be writing its request when it is refused, and not read
+            // the alert.
             let is_told =
                 ["alert", "Broken pipe", "reset"].iter().any(|end| refused.log.contains(end));
             assert!(refused.status == 0 && is_told, "{way:?}: {}", refused.log);

@@ -1,9 +1,9 @@
-//! The dashboard in Chromium: its figures match the metrics, its switch works, and it loads nothing from
-//! another host.
+//! The dashboard in Chromium: its figures match the metrics, its switch works, and it loads nothing
+//! from another host.
 
 use std::{
     fs,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -98,6 +98,10 @@ fn figures_move_under_load_and_are_those_of_the_metrics() {
     assert_eq!(callers.each_ref().map(|own| own[2].as_str()), [Some("25"), Some("7")]);
     let target = browser.eval(&row("targets", 0));
     assert_eq!((&target[1], &target[2]), (&"app".into(), &"up".into()));
+    let store = browser.eval("document.getElementById('store').textContent");
+    let expected = "Decided requests42Charged requests10";
+    assert!(store.as_str().is_some_and(|text| text.contains(expected)), "{store}");
+    assert_eq!(gateway.metric("tidegate_store_charged_requests_total"), 10);
     assert_is_clean(&mut browser, gateway.admin());
 
     gateway.reload("routes: []").expect_err("faults");
@@ -300,6 +304,11 @@ fn the_form_sets_and_lifts_an_override_with_the_token() {
     ]));
     browser.wait_for("document.querySelectorAll('#overrides tbody tr').length === 2");
     assert!(!browser.text("overrides").contains("secret-7"));
+    let ends = browser.eval(
+        "[...document.querySelectorAll('#overrides tbody tr')].map((row) => row.cells[3].textContent)",
+    );
+    let ends = ends.as_array().expect("cells");
+    assert_eq!(ends.iter().filter(|end| **end == "no end").count(), 1, "{ends:?}");
     for (width, colours) in [(1280, "light"), (1280, "dark"), (375, "light"), (375, "dark")] {
         browser.view(width, 800, colours);
         assert_eq!(browser.eval(LOW_CONTRAST), serde_json::json!([]), "{width} {colours}");
@@ -314,6 +323,46 @@ fn the_form_sets_and_lifts_an_override_with_the_token() {
     }
     let seen = browser.seen();
     assert_eq!(seen["violations"], serde_json::json!([]));
+}
+
+#[test]
+fn requests_that_found_no_place_are_shown_by_priority() {
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = target.local_addr().expect("an address");
+    let gateway = Gateway::start(&fill(
+        "
+        upstreams: {app: {targets: ['http://{target}'], max_requests: 1, max_pending: 1}}
+        routes:
+          - {name: all, match: {path: '/{*rest}'}, upstream: app}
+          - {name: late, match: {path: /late}, upstream: app, priority: 9}
+        ",
+        [("target", address.to_string())],
+    ));
+    let ask = |path: &str| {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    };
+    // The target accepts and does not respond: one request is in flight, one waits, and two find no
+    // place.
+    let in_flight = ask("/");
+    let _accepted = target.accept().expect("a connection");
+    let waiting = ask("/");
+    gateway.wait_for_metric("tidegate_upstream_pending", 1);
+    for path in ["/", "/late"] {
+        assert_eq!(ask(path).read_response().status, 503, "{path}");
+    }
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", gateway.admin()));
+    let cells =
+        "[...document.querySelectorAll('#upstreams tbody td')].map((cell) => cell.textContent)";
+    browser.wait_for(&format!("{cells}.join() === 'app,1,2,1 of priority 5, 1 of priority 9,0,0'"));
+    for (width, colours) in [(1280, "light"), (375, "dark")] {
+        browser.view(width, 800, colours);
+        assert_eq!(browser.eval(LOW_CONTRAST), serde_json::json!([]), "{width} {colours}");
+        assert_eq!(browser.eval("document.documentElement.scrollWidth"), width);
+    }
+    drop((in_flight, waiting));
 }
 
 #[test]

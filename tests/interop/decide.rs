@@ -1,4 +1,5 @@
-//! Proxies of other projects that ask the gateway before they forward requests, each with the configurations of its page.
+//! Proxies of other projects that ask the gateway before they forward requests, each with the
+//! configurations of its page.
 
 /// Requests by which a client would deceive a proxy.
 mod attacks;
@@ -107,7 +108,8 @@ impl Asker {
         })
     }
 
-    /// Asserts that parallel requests admit exactly the quota, and that refusals reach the client with true headers.
+    /// Asserts that parallel requests admit exactly the quota, and that refusals reach the client
+    /// with true headers.
     fn assert_admits_the_quota(&self) {
         let responses = self.in_parallel(2 * QUOTA);
         let (admitted, refused): (Vec<&Response>, Vec<&Response>) =
@@ -157,8 +159,8 @@ impl Asker {
         assert_eq!(refused.status, 401, "{}", refused.head);
     }
 
-    /// Asserts that the bodies of admitted requests reach the application, and that a question with the head of such a
-    /// request does not wait for a body.
+    /// Asserts that the bodies of admitted requests reach the application, and that a question with
+    /// the head of such a request does not wait for a body.
     fn assert_forwards_bodies(&self) {
         let mut client = self.connect();
         for size in [5, 100_000] {

@@ -129,7 +129,8 @@ impl Edge {
     }
 }
 
-/// The `tls` of an upstream with this scheme, whose certificates have this name; nothing without TLS.
+/// The `tls` of an upstream with this scheme, whose certificates have this name; nothing without
+/// TLS.
 pub(crate) fn upstream_tls(files: &Files, scheme: &str, name: &str) -> String {
     match scheme {
         "https" => format!("tls: {{ca: {}, name: {name}}}", files.ca.display()),

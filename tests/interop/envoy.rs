@@ -7,7 +7,8 @@ pub(crate) mod rate_limits;
 use serde_json::{Value, json};
 use testkit::tls::IdentityFiles;
 
-/// A connection manager that accepts HTTP/1.1 and HTTP/2, with `routes`; over TLS with a certificate.
+/// A connection manager that accepts HTTP/1.1 and HTTP/2, with `routes`; over TLS with a
+/// certificate.
 fn listener(port: u16, certificate: Option<&IdentityFiles>, routes: &Value) -> Value {
     let manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

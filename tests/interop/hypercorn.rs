@@ -1,4 +1,5 @@
-//! Hypercorn as the upstream: HTTP/1.1 and HTTP/2 at one port, by prior knowledge or by the handshake.
+//! Hypercorn as the upstream: HTTP/1.1 and HTTP/2 at one port, by prior knowledge or by the
+//! handshake.
 
 use testkit::yaml::fill;
 

@@ -1,5 +1,5 @@
-//! The migration pages for nginx and HAProxy: both configurations of a page serve the same requests, and its
-//! table shows the answers of each.
+//! The migration pages for nginx and HAProxy: both configurations of a page serve the same
+//! requests, and its table shows the answers of each.
 
 use std::{collections::BTreeMap, io::Write, net::SocketAddr, path::Path, thread, time::Duration};
 
@@ -125,8 +125,8 @@ impl Side {
         clients.iter_mut().map(Client::read_response).collect()
     }
 
-    /// The responses to `held` requests that are in flight together, and to `more` that arrive meanwhile:
-    /// refused, or kept until one of the others ends.
+    /// The responses to `held` requests that are in flight together, and to `more` that arrive
+    /// meanwhile: refused, or kept until one of the others ends.
     fn in_flight(&self, held: usize, more: usize, fields: &str, is_refused: bool) -> Vec<Response> {
         let before = self.origin.upstream.request_count();
         let mut clients: Vec<Client> = Vec::new();
@@ -320,8 +320,8 @@ fn haproxy_and_tidegate_answer_as_the_page_says() {
     page.assert_rows(&rows);
 }
 
-/// The number of admitted requests of a client that spends its quota of 100 in 2 s and continues with 200
-/// requests a second for two windows.
+/// The number of admitted requests of a client that spends its quota of 100 in 2 s and continues
+/// with 200 requests a second for two windows.
 fn admitted_of_a_busy_client(side: &Side) -> usize {
     let mut client = Client::connect(side.address);
     let mut is_admitted = || client.get("/", "Authorization: Bearer d\r\n").status == 200;

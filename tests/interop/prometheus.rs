@@ -1,5 +1,5 @@
-//! Prometheus: its linter and its parsers read a gateway's metrics, and its engine evaluates the alerts and
-//! the dashboard of `contrib` on them.
+//! Prometheus: its linter and its parsers read a gateway's metrics, and its engine evaluates the
+//! alerts and the dashboard of `contrib` on them.
 
 use std::{
     collections::BTreeSet,
@@ -123,6 +123,7 @@ impl Scraped {
             .read_response();
         assert_eq!(created.status, 201, "{}", created.text());
         assert_eq!(client.get("/known", "X-Api-Key: a key\r\n").status, 200);
+        assert_eq!(client.get("/known", "").status, 401);
         assert_eq!(client.get("/", "Broken : 1\r\n").status, 400);
     }
 

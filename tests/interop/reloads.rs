@@ -73,8 +73,8 @@ fn reload(process: &Process) {
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
-/// Runs h2load with HTTP/2 and with HTTP/1.1, and curl with a connection for each request, until `change` has
-/// been called `count` times with the number of the change. All requests must succeed.
+/// Runs h2load with HTTP/2 and with HTTP/1.1, and curl with a connection for each request, until
+/// `change` has been called `count` times with the number of the change. All requests must succeed.
 fn assert_none_fails(process: &Process, files: &Files, count: u32, mut change: impl FnMut(u32)) {
     const REQUESTS: u32 = 1000;
     let url = format!("https://127.0.0.1:{}/a", process.address.port());
@@ -140,8 +140,8 @@ fn reloads_of_certificates_fail_no_request() {
     let process = start(&files, &upstream);
     let client = Arc::new(trusting_client(&["http/1.1"]));
     assert_none_fails(&process, &files, 20, |_| {
-        // Only the file watcher triggers the reload. While the key does not match the certificate, that is a
-        // fault, and the earlier pair is used.
+        // Only the file watcher triggers the reload. While the key does not match the certificate,
+        // that is a fault, and the earlier pair is used.
         let new = files.authority.issue(&[NAME, "127.0.0.1"]);
         new.write(files.directory(), "own");
         eventually("the new certificate is shown", || {

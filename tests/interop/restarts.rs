@@ -101,8 +101,9 @@ fn a_drain_loses_no_request_of_h2load() {
         load.join().expect("no panic")
     });
     assert_eq!(process.wait_exit().code(), Some(0));
-    // It opens no other connection. Requests that it did not start, or that came after the GOAWAY and can
-    // safely be sent again, count as failed; requests that reached the upstream have succeeded.
+    // It opens no other connection. Requests that it did not start, or that came after the GOAWAY
+    // and can safely be sent again, count as failed; requests that reached the upstream have
+    // succeeded.
     let requests = output.out.lines().find(|line| line.starts_with("requests: "));
     let mut counts = requests.expect("a line").split([':', ',']);
     let succeeded = counts.find_map(|count| count.strip_suffix(" succeeded"));

@@ -1,5 +1,5 @@
-//! Libraries that verify signed tokens decode base64 leniently. All spellings of a valid token must share one
-//! quota.
+//! Libraries that verify signed tokens decode base64 leniently. All spellings of a valid token must
+//! share one quota.
 
 use std::net::SocketAddr;
 
@@ -60,8 +60,8 @@ fn spellings(token: &str, random: &mut SplitMix64) -> Vec<String> {
     all
 }
 
-/// Asserts that spellings of a token that the library accepts have one quota; at least `expected` of them are
-/// accepted.
+/// Asserts that spellings of a token that the library accepts have one quota; at least `expected`
+/// of them are accepted.
 fn assert_one_quota(upstream: SocketAddr, library: &str, expected: usize) {
     let mut random = SplitMix64(7);
     // A limit for each place of the token.

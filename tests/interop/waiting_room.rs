@@ -1,4 +1,5 @@
-//! Chromium in the waiting room: the page shows the place, moves up, and becomes the service's own page, without a script.
+//! Chromium in the waiting room: the page shows the place, moves up, and becomes the service's own
+//! page, without a script.
 
 use std::{io::Write, time::Duration};
 

@@ -1,5 +1,5 @@
-//! WebSocket through the gateway: Python's websockets and h2 and Node.js' ws as clients, websockets, ws and
-//! Hypercorn as servers.
+//! WebSocket through the gateway: Python's websockets and h2 and Node.js' ws as clients,
+//! websockets, ws and Hypercorn as servers.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -42,7 +42,8 @@ fn seen(edge: &Edge, server: &str, client: &str, listener: Listener, messages: u
     converse(client, edge.port(listener), ca, messages, &format!("{listener:?}, {server}"))
 }
 
-/// A client script's observations of the server of [`NAME`] at a port; over TLS, with a file of CAs.
+/// A client script's observations of the server of [`NAME`] at a port; over TLS, with a file of
+/// CAs.
 pub(crate) fn converse(
     client: &str,
     port: u16,
@@ -137,7 +138,8 @@ fn websocket_conversations_pass_between_ws_and_websockets() {
             let edge = edge(&files, address, scheme, "http1");
             let mut expected = expected("pong", "version", "4001 by the client");
             if (server, client) == ("ws_echo.cjs", WS_CLIENT) {
-                // The message that either side sends after the other has ended its direction of the stream.
+                // The message that either side sends after the other has ended its direction of the
+                // stream.
                 expected["after_own_end"] = json!("after the end");
                 expected["after_their_end"] = json!("after their end");
             }

@@ -4,20 +4,24 @@ use std::{
     fs,
     io::Write,
     net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use serde_json::json;
 use tempfile::TempDir;
 use testkit::{
     client::Client,
     gateway::Gateway,
+    interpreters,
     port::free_address,
     wait::{TIMEOUT, eventually},
 };
 
 use crate::{
     recorder::Recorder,
+    shown,
     streams::{Step, Stream},
 };
 
@@ -79,7 +83,7 @@ impl Peer {
     pub(crate) fn tidegate() -> Self {
         let recorder = Recorder::start();
         let gateway = Gateway::start(&format!(
-            "upstreams: {{origin: {{targets: ['http://{}']}}}}
+            "upstreams: {{origin: {{targets: ['http://{}'], retries: 0}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 1KiB}}]",
             recorder.address
         ));
@@ -88,7 +92,8 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body:
     }
 
     pub(crate) fn nginx() -> Self {
-        Self::start(&["nginx", "/usr/sbin/nginx"], |directory, port, upstream| {
+        let programs = ["nginx", "/usr/sbin/nginx"].map(Path::new);
+        Self::start(&programs, |directory, port, upstream| {
             let config = format!(
                 "daemon off; master_process off; worker_processes 1; pid {directory}/pid;
 error_log {directory}/error.log crit;
@@ -100,9 +105,15 @@ http {{
   client_max_body_size 1k;
   server {{
     listen 127.0.0.1:{port};
+    proxy_http_version 1.1; proxy_request_buffering off;
     location / {{
-      proxy_pass http://{upstream}; proxy_http_version 1.1; proxy_request_buffering off;
+      proxy_pass http://{upstream};
       proxy_set_header Connection \"\"; proxy_set_header Host $http_host;
+    }}
+    location /answers/switch {{
+      proxy_pass http://{upstream};
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection upgrade; proxy_set_header Host $http_host;
     }}
   }}
 }}
@@ -113,7 +124,8 @@ http {{
     }
 
     pub(crate) fn haproxy() -> Self {
-        Self::start(&["haproxy", "/usr/sbin/haproxy"], |_, port, upstream| {
+        let programs = ["haproxy", "/usr/sbin/haproxy"].map(Path::new);
+        Self::start(&programs, |_, port, upstream| {
             let config = format!(
                 "global
   nbthread 1
@@ -134,10 +146,57 @@ backend back
         })
     }
 
-    /// Starts the first of `commands` that is installed, with a configuration for a directory, a port and an
-    /// upstream. The path of the configuration is the last argument.
+    pub(crate) fn envoy() -> Self {
+        Self::start(&[interpreters::envoy()], |_, port, upstream| {
+            let address = |address: SocketAddr| {
+                let (address, port) = (address.ip(), address.port());
+                json!({"socket_address": {"address": address, "port_value": port}})
+            };
+            let manager = json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                "stat_prefix": "tests",
+                "http_protocol_options": {"enable_trailers": true},
+                "upgrade_configs": [{"upgrade_type": "websocket"}],
+                "http_filters": [{"name": "router", "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+                }}],
+                "route_config": {"virtual_hosts": [{
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "origin"}}],
+                }]},
+            });
+            let config = json!({"static_resources": {
+                "listeners": [{
+                    "name": "front",
+                    "address": address(SocketAddr::from(([127, 0, 0, 1], port))),
+                    "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+                }],
+                "clusters": [{
+                    "name": "origin",
+                    "connect_timeout": "5s",
+                    "load_assignment": {"cluster_name": "origin", "endpoints": [
+                        {"lb_endpoints": [{"endpoint": {"address": address(upstream)}}]},
+                    ]},
+                    "typed_extension_protocol_options": {
+                        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                            "explicit_http_config": {
+                                "http_protocol_options": {"enable_trailers": true},
+                            },
+                        },
+                    },
+                }],
+            }});
+            let options = "--disable-hot-restart --concurrency 1 --log-level off --config-path";
+            (config.to_string(), options.split(' ').map(str::to_owned).collect())
+        })
+    }
+
+    /// Starts the first of `commands` that is installed, with a configuration for a directory, a
+    /// port and an upstream. The path of the configuration is the last argument.
     fn start(
-        commands: &[&str],
+        commands: &[&Path],
         configure: impl Fn(&str, u16, SocketAddr) -> (String, Vec<String>),
     ) -> Self {
         let recorder = Recorder::start();
@@ -145,7 +204,7 @@ backend back
         let address = free_address();
         let root = directory.path().to_str().expect("a path in UTF-8").to_owned();
         let (config, arguments) = configure(&root, address.port(), recorder.address);
-        let file = directory.path().join("config");
+        let file = directory.path().join("config.json");
         fs::write(&file, config).expect("a file");
         let mut started = commands.iter().filter_map(|command| {
             let mut command = Command::new(command);
@@ -153,7 +212,7 @@ backend back
             command.stdout(Stdio::null()).spawn().ok()
         });
         let child = started.next();
-        let child = child.unwrap_or_else(|| panic!("please install {}", commands[0]));
+        let child = child.unwrap_or_else(|| panic!("please install {}", commands[0].display()));
         let peer = Self {
             address,
             recorder,
@@ -163,8 +222,8 @@ backend back
         peer
     }
 
-    /// The outcome of `stream`: the statuses that the client reads, how the connection ends, and the
-    /// complete requests that the upstream received.
+    /// The outcome of `stream`: the statuses that the client reads, how the connection ends, and
+    /// the complete requests that the upstream received.
     pub(crate) fn outcome(&self, stream: &Stream) -> String {
         self.recorder.take();
         let mut client = Client::connect(self.address);
@@ -188,16 +247,11 @@ backend back
         }
         loop {
             let to_head = heads.next().copied().unwrap_or_default();
-            let read = if to_head {
-                client.read_head().map(|(status, _)| status)
-            } else {
-                client.try_read_response().map(|response| response.status)
-            };
-            let Some(status) = read else { break };
-            parts.push(status.to_string());
-            if (100..200).contains(&status) && to_head {
+            let Some(shown) = shown::read(&mut client, to_head) else { break };
+            if shown.is_interim && to_head {
                 heads = stream.heads.iter();
             }
+            parts.push(shown.text);
         }
         let is_waiting = matches!(
             client.socket.peek(&mut [0]),

@@ -7,6 +7,8 @@ use std::{
     thread,
 };
 
+use crate::answers::{self, Then};
+
 /// An upstream on a free port, for the life of the test's process.
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
@@ -40,7 +42,25 @@ fn serve(mut socket: TcpStream, own_address: SocketAddr, requests: &Mutex<Vec<St
     while let Some(request) = read_request(&mut socket, &mut buffer, own_address) {
         let is_head = request.starts_with("HEAD ");
         let closes = request.contains("/upstream-closes");
+        let refuses = request.contains(REFUSED_EARLY);
+        let answer = answers::to_request(&request);
         requests.lock().expect("not poisoned").push(request);
+        if let Some(answer) = answer {
+            if socket.write_all(answer.bytes.as_bytes()).is_err() {
+                return;
+            }
+            if answer.then == Then::Tunnels && read_exactly(&mut socket, &mut buffer, 4).is_some() {
+                let _ = socket.write_all(b"pong");
+            }
+            match answer.then {
+                Then::Keeps => continue,
+                Then::Closes | Then::Tunnels => return,
+            }
+        }
+        if refuses {
+            let _ = socket.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+            return;
+        }
         let response: &[u8] = match (is_head, closes) {
             (true, _) => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
             (false, false) => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -52,7 +72,18 @@ fn serve(mut socket: TcpStream, own_address: SocketAddr, requests: &Mutex<Vec<St
     }
 }
 
-/// Reads one request: `METHOD TARGET host=HOST BODY`, and its trailers.
+/// At this path, the upstream refuses a request before its body, and closes.
+const REFUSED_EARLY: &str = "/refused-early";
+/// At this path, it asks for the body that a client announces with `Expect`.
+const CONTINUES: &str = "/continues";
+/// At this path, it records which proxies the request went through.
+const VIA: &str = "/via";
+/// At this path, it records whether the body had a length.
+const FRAMED: &str = "/framed";
+
+/// Reads one request: `METHOD TARGET host=HOST BODY`, and its trailers. Whether the body has a
+/// length or chunks depends on what had arrived when it was forwarded, so a record does not say
+/// that.
 fn read_request(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -73,14 +104,28 @@ fn read_request(
             "transfer-encoding" => chunked = true,
             // The fields under test.
             "x-kept" | "te" | "upgrade" | "expect" | "keep-alive" | "trailer" | "x_kept"
-            | "proxy-connection" => {
+            | "x.kept" | "proxy-connection" => {
                 fields = format!("{fields} {name}={value:?}");
+            }
+            "via" if start.contains(VIA) => {
+                // The number of a gateway is a random one.
+                let value = value.split_once("tidegate-").map_or(value, |_| "1.1 tidegate");
+                fields = format!("{fields} via={value:?}");
             }
             _ => {}
         }
     }
     let line = start.strip_suffix(" HTTP/1.1").unwrap_or(&start);
     let mut record = format!("{line} host={host}{fields}");
+    if line.contains(REFUSED_EARLY) {
+        return Some(record);
+    }
+    if line.contains(CONTINUES) && fields.contains("expect=") {
+        socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+    }
+    if line.contains(FRAMED) {
+        record += if chunked { " in chunks" } else { " with a length" };
+    }
     if chunked {
         let mut body = Vec::new();
         loop {
@@ -94,7 +139,7 @@ fn read_request(
             body.extend(read_exactly(socket, buffer, size)?);
             read_exactly(socket, buffer, 2)?;
         }
-        record = format!("{record} chunked={:?}", String::from_utf8_lossy(&body));
+        record = format!("{record} body={:?}", abbreviate(&body));
         loop {
             let line = read_until(socket, buffer, b"\r\n")?;
             if line == b"\r\n" {
@@ -104,7 +149,7 @@ fn read_request(
         }
     } else if let Some(length) = length {
         let body = read_exactly(socket, buffer, length)?;
-        record = format!("{record} length={:?}", abbreviate(&body));
+        record = format!("{record} body={:?}", abbreviate(&body));
     }
     Some(record)
 }

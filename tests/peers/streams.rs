@@ -20,7 +20,7 @@ pub(crate) struct Stream {
     pub(crate) heads: Vec<bool>,
 }
 
-const END: &str = "GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+pub(crate) const END: &str = "GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 /// All streams.
 #[expect(clippy::too_many_lines, reason = "a list")]

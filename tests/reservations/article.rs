@@ -155,8 +155,8 @@ fn one_keys_units_serve_another() {
 
 #[test]
 fn a_reservation_outlives_its_window() {
-    // Units fetched just before a window of 60 ends are valid until 119. With the comparison corrected, or
-    // without one as in the aside, the units of two windows are spent in one.
+    // Units fetched just before a window of 60 ends are valid until 119. With the comparison
+    // corrected, or without one as in the aside, the units of two windows are spent in one.
     let (mut flawed, mut store) = (Limiter::new(Version::Aside, 100, 60), Store::of(100));
     assert!(flawed.run_alone(&mut store, 1, 59));
     store.left = 100;

@@ -1,4 +1,5 @@
-//! Many gateways in virtual time: the bounds hold, units balance, and little of the quota is unused.
+//! Many gateways in virtual time: the bounds hold, units balance, and little of the quota is
+//! unused.
 
 mod bounds;
 mod world;
@@ -142,8 +143,8 @@ fn overload(gateways: usize, is_skewed: bool, quota: u64, lease_size: LeaseSize)
     }
 }
 
-/// Admissions before the first refusal in percent of the quota, and calls to the store in percent of the
-/// requests.
+/// Admissions before the first refusal in percent of the quota, and calls to the store in percent
+/// of the requests.
 fn measure_efficiency(plan: Plan) -> (f64, f64) {
     let world = World::new(plan).run();
     let quota = world.plan.limit.quota.limit as f64;

@@ -23,8 +23,8 @@ struct Record<'r> {
 }
 
 impl Record<'_> {
-    /// Calls `script` at `now`, by the clock of Redis, with the bounds that a gateway at [`GATEWAY`] sends. Returns
-    /// admitted, remaining, used, the reset and the retry time.
+    /// Calls `script` at `now`, by the clock of Redis, with the bounds that a gateway at
+    /// [`GATEWAY`] sends. Returns admitted, remaining, used, the reset and the retry time.
     fn call(&self, script: &str, now: StoreTime, cost: u64, rest: &[u64]) -> Vec<i64> {
         let window = self.calendar.window_at(GATEWAY);
         let next = self.calendar.window_at(window.end);

@@ -8,7 +8,7 @@ use tidegate::{
     clock::{Clock, StoreTime},
     limit::{
         Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, LimitIdentity,
-        Quota,
+        MAX_UNITS, Quota,
     },
     store::{CounterStore, StoreHandle},
 };
@@ -252,6 +252,24 @@ async fn an_adjustment_may_overdraw_the_quota() {
         let retry_at = refused.retry_at.expect("a time to retry");
         assert!(!refused.admitted && refused.reset_at >= retry_at, "{}", fixture.label);
         fixture.advance(retry_at - NOW);
+        assert!(fixture.decide(1).await.admitted, "{}", fixture.label);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_debt_is_at_most_ten_quotas() {
+    for_every_store(async |fixture| {
+        if fixture.limit.algorithm().holds_permit() {
+            return;
+        }
+        fixture.decide(3).await;
+        for _ in 0..2 {
+            let overdrawn = fixture.adjust(Change::Overdraw { cost: MAX_UNITS }).await;
+            assert_eq!(overdrawn.used, 110, "{}", fixture.label);
+        }
+        // Ten windows for the debt, one for a unit of the quota.
+        fixture.advance(11 * 60_000);
         assert!(fixture.decide(1).await.admitted, "{}", fixture.label);
     })
     .await;

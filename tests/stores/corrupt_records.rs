@@ -11,7 +11,8 @@ const NOW: u64 = crate::support::NOW.as_unix_ms();
 /// The largest number in a reply: larger ones are not exact in Lua.
 const MAX_NUMBER: i64 = 1 << 53;
 
-/// Quotas for a window of 60 s: a small one, the largest of every algorithm, and the largest of windows.
+/// Quotas for a window of 60 s: a small one, the largest of every algorithm, and the largest of
+/// windows.
 const QUOTAS: [u64; 3] = [100, u32::MAX as u64, MAX_UNITS];
 
 /// A value that is not a record.
@@ -49,16 +50,16 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
             let times: Vec<[u8; 8]> = times.iter().map(|time| time.to_le_bytes()).collect();
             match shape {
                 0 => {}
-                // Concurrency leases: the reset, the end of the renewed ones, the number of slots, the
-                // end of the first.
+                // Concurrency leases: the reset, the end of the renewed ones, the number of slots,
+                // the end of the first.
                 1 => {
                     put(0, &times[0][..6]);
                     put(6, &times[2][..6]);
                     put(12, &number.to_le_bytes());
                     put(16, &times[1][..6]);
                 }
-                // Buckets: the last request, the reset, the time when full, a fraction, the rate; then the
-                // start of the free slots, a fraction, and their number.
+                // Buckets: the last request, the reset, the time when full, a fraction, the rate;
+                // then the start of the free slots, a fraction, and their number.
                 _ => {
                     put(26, &times[0][..6]);
                     put(32, &[0; 4]);

@@ -19,7 +19,8 @@ fn with_policy(name: &str, quota: u64, on_failure: OnFailure, index: usize) -> A
     Arc::new(Limit { on_failure, index, ..Limit::clone(&limit(name, quota)) })
 }
 
-/// Charges one unit while the clock stands still, so that a request that waits for a timeout waits forever.
+/// Charges one unit while the clock stands still, so that a request that waits for a timeout waits
+/// forever.
 async fn charge_before_timeout(
     handle: &StoreHandle,
     limit: &Arc<Limit>,
@@ -248,7 +249,8 @@ async fn a_read_only_or_full_redis_is_an_outage() {
     }
 }
 
-/// A worker of one of two gateways, after Redis was killed. The gateways run until the guard is dropped.
+/// A worker of one of two gateways, after Redis was killed. The gateways run until the guard is
+/// dropped.
 async fn one_of_two_gateways_without_redis() -> (StoreHandle, DropGuard) {
     let mut redis = RedisServer::start();
     let (counter_store, handle) = gateway(&redis);

@@ -1,5 +1,6 @@
-//! The bound of admissions beyond the quota because Redis was lost: at each gateway that lost it, the
-//! admissions of a limit with that gateway's share, however often Redis is lost. The tests try to break it.
+//! The bound of admissions beyond the quota because Redis was lost: at each gateway that lost it,
+//! the admissions of a limit with that gateway's share, however often Redis is lost. The tests try
+//! to break it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -100,8 +101,8 @@ impl Fleet {
         let _: String = self.redis.command(&["CONFIG", "SET", "maxmemory", max]);
     }
 
-    /// Charges one unit after the other at a gateway, at most `most`, until one is refused. Returns how many
-    /// were admitted.
+    /// Charges one unit after the other at a gateway, at most `most`, until one is refused. Returns
+    /// how many were admitted.
     async fn spend(&self, gateway: u32, limit: &Arc<Limit>, most: u64) -> u64 {
         for admitted in 0..most {
             let handle = &self.gateways[gateway as usize].1;
@@ -134,8 +135,8 @@ fn weekly_limits() -> Vec<Arc<Limit>> {
     limits
 }
 
-/// The caller spends its quota without a refusal, which a gateway would remember, and then everything that
-/// each gateway admits in each outage.
+/// The caller spends its quota without a refusal, which a gateway would remember, and then
+/// everything that each gateway admits in each outage.
 #[tokio::test]
 async fn outages_admit_one_share_for_each_gateway_however_many_there_are() {
     let fleet = Fleet::start().await;
@@ -264,9 +265,11 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
     }
 }
 
-/// Asserts the bound of the algorithm for each store, and that outages did admit more than the quota.
+/// Asserts the bound of the algorithm for each store, and that outages did admit more than the
+/// quota.
 fn assert_bounds(limit: &Arc<Limit>, admitted: &[Admission]) {
-    // Any interval as long as the window; for the buckets, whose rate the share divides, the burst beside it.
+    // Any interval as long as the window; for the buckets, whose rate the share divides, the burst
+    // beside it.
     let bound = |quota: usize| match limit.algorithm() {
         Algorithm::SlidingWindow { strict: true, .. } | Algorithm::SlidingLog => quota,
         Algorithm::LeakyBucket { .. } => quota + 1,

@@ -1,5 +1,6 @@
-//! A client that is alone on its key and waits for the requested time is admitted, even if Redis was lost and
-//! came back meanwhile. In real time, because a hung Redis dates late calls by its own clock.
+//! A client that is alone on its key and waits for the requested time is admitted, even if Redis
+//! was lost and came back meanwhile. In real time, because a hung Redis dates late calls by its own
+//! clock.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -26,7 +27,8 @@ const LATE_KEY: u128 = 2;
 /// The time after Redis is back at which a late charge has certainly been refunded.
 const SETTLED: Duration = Duration::from_millis(400);
 
-/// For each algorithm limits of six and of one in each window. No wait is promised of `concurrency`.
+/// For each algorithm limits of six and of one in each window. No wait is promised of
+/// `concurrency`.
 fn limits() -> Vec<Arc<Limit>> {
     let shapes = [
         ("window", Algorithm::SlidingWindow { resolution: 4, strict: false }),
@@ -51,8 +53,8 @@ struct Gateway {
     clock: Clock,
     /// True once Redis has been lost.
     is_lost: Cell<bool>,
-    /// The time at which Redis is back and settled, by [`Clock::uptime`]; `None` before and during the
-    /// outage.
+    /// The time at which Redis is back and settled, by [`Clock::uptime`]; `None` before and during
+    /// the outage.
     settled_at: Cell<Option<Uptime>>,
     /// The time at which the clients end.
     end: Cell<Uptime>,
@@ -74,8 +76,9 @@ impl Gateway {
         (verdict.decision(0), verdict.decided_at(), verdict.is_fallback())
     }
 
-    /// Sends requests until one is refused; waits `Retry-After` or until the reset, in turn; and again. The
-    /// client of [`LATE_KEY`] begins when Redis hangs, so that its first charge is made late.
+    /// Sends requests until one is refused; waits `Retry-After` or until the reset, in turn; and
+    /// again. The client of [`LATE_KEY`] begins when Redis hangs, so that its first charge is made
+    /// late.
     async fn client(&self, limit: &Arc<Limit>, key: u128) -> Seen {
         let mut seen = Seen::default();
         while key == LATE_KEY && !self.is_lost.get() {
@@ -106,7 +109,8 @@ impl Gateway {
         seen
     }
 
-    /// Loses Redis for `length`, after the clients have begun; ends the clients two windows after it is back.
+    /// Loses Redis for `length`, after the clients have begun; ends the clients two windows after
+    /// it is back.
     async fn outage(&self, redis: &RedisServer, length: Duration) {
         self.clock.sleep(Duration::from_millis(700)).await;
         redis.suspend();

@@ -12,7 +12,8 @@ const QUOTA: u64 = 100_000;
 /// Maximum duration of a call, in us of Redis' CPU time.
 const MAX_MICROS: u64 = 1_000;
 
-/// Number of measurements of each kind of call. The shortest counts, because a busy machine only adds time.
+/// Number of measurements of each kind of call. The shortest counts, because a busy machine only
+/// adds time.
 const MEASUREMENTS: usize = 7;
 
 /// Number of charges per measurement while the log is filled.
@@ -95,8 +96,8 @@ fn refunds_leave_no_entries_of_a_log_behind() {
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     let quota = Quota::new(1_000, 60_000, Algorithm::SlidingLog);
-    // One charge per ms, each refunded while later ones are in flight: more than fit into a block of the
-    // record.
+    // One charge per ms, each refunded while later ones are in flight: more than fit into a block
+    // of the record.
     for in_flight in [0, 1, 300] {
         let key = format!("log-{in_flight}");
         for now in NOW..NOW + 3_000 {

@@ -1,4 +1,5 @@
-//! Costs that are known at the end, in virtual time: clients, upstreams and gateways die at any point of an hour.
+//! Costs that are known at the end, in virtual time: clients, upstreams and gateways die at any
+//! point of an hour.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -54,7 +55,8 @@ impl Admitted {
         self.charged.charged_at()
     }
 
-    /// The units that the window since `start` has of it: a refund is of the charge, an overdraft is a charge of its own.
+    /// The units that the window since `start` has of it: a refund is of the charge, an overdraft
+    /// is a charge of its own.
     fn counted_from(&self, start: StoreTime) -> u64 {
         let charged = if self.charged_at() >= start { self.cost().min(self.estimate) } else { 0 };
         let is_settled = self.state == State::Settled && self.ends_at >= start;
@@ -92,7 +94,8 @@ impl World {
                 Calendar::new(CalendarPeriod::Hour, "Asia/Kolkata").expect("a zone"),
             ),
         };
-        let quota = Quota::new(1 + random.below(1_000), window, algorithm);
+        // Large enough for all responses together to stay within the bound of a debt.
+        let quota = Quota::new(50 + random.below(1_000), window, algorithm);
         let limit = Arc::new(Limit::new(LimitIdentity::new("settled", seed), quota));
         let mut world = Self {
             seed,
@@ -191,8 +194,8 @@ impl World {
         assert_eq!(decision.used, charged, "{name}: {decision:?} {now:?}");
     }
 
-    /// The published bound: at each admission, the requests of its window have cost at most the quota, and what those
-    /// in flight exceeded their estimates by.
+    /// The published bound: at each admission, the requests of its window have cost at most the
+    /// quota, and what those in flight exceeded their estimates by.
     fn check_overspending(&self) {
         for (index, last) in self.requests.iter().enumerate() {
             let at = last.charged_at();
@@ -206,7 +209,8 @@ impl World {
         }
     }
 
-    /// When the window that `now` is in, or ends, has begun; `None` if the algorithm has no such window.
+    /// When the window that `now` is in, or ends, has begun; `None` if the algorithm has no such
+    /// window.
     fn window_start(&self, now: StoreTime) -> Option<StoreTime> {
         match self.limit.algorithm() {
             Algorithm::SlidingLog => Some(now.minus_ms(self.limit.quota.window) + 1),

@@ -34,8 +34,8 @@ thread_local! {
     static CLOCK: Clock = Clock::simulated(NOW);
 }
 
-/// The test's clock, for timeouts, probes, pauses and windows. It stands still, except in [`eventually`] and
-/// [`while_clock_advances`].
+/// The test's clock, for timeouts, probes, pauses and windows. It stands still, except in
+/// [`eventually`] and [`while_clock_advances`].
 pub(crate) fn clock() -> Clock {
     CLOCK.with(Clock::clone)
 }
@@ -58,7 +58,8 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     redis_options(Topology::one(redis.url()))
 }
 
-/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased units are idle.
+/// Options for a test on [`clock`] that makes Redis hang: the timeout ends before leased units are
+/// idle.
 pub(crate) fn short_timeout_options(redis: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_millis(500), ..options(redis) }
 }

@@ -83,7 +83,8 @@ async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
     }
 }
 
-/// Checks that exactly the quota of five is admitted, of eight concurrent charges per key and gateway.
+/// Checks that exactly the quota of five is admitted, of eight concurrent charges per key and
+/// gateway.
 async fn assert_exactness(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
     let limit = Arc::new(crate::support::limit("exact", 5));
     let mut tasks = Vec::new();

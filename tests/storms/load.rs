@@ -30,7 +30,8 @@ const MIN_REFUSALS: u64 = 200;
 pub(crate) const PATHS: [&str; 6] =
     ["/local", "/open", "/reserved", "/both", "/small_quota", "/small_quota"];
 
-/// The phase of a storm: before the fault, from the fault until Redis decides everything again, and after that.
+/// The phase of a storm: before the fault, from the fault until Redis decides everything again, and
+/// after that.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
     Before,

@@ -1,6 +1,6 @@
-//! Load while Redis fails: the effects on clients, the admissions beyond the quota, and the time until every
-//! worker uses Redis again. Each storm prints its figures as a row of a table: `cargo test --test storms --
-//! --nocapture --test-threads 1`.
+//! Load while Redis fails: the effects on clients, the admissions beyond the quota, and the time
+//! until every worker uses Redis again. Each storm prints its figures as a row of a table:
+//! `cargo test --test storms -- --nocapture --test-threads 1`.
 //!
 //! Needs `redis-server` on `PATH`.
 #![allow(missing_docs, reason = "a test's name says what it asserts")]

@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::storm::{MAX_LATENCY, SMALL_QUOTA};
 
-/// Maximum number of charges of `/small_quota` that replication lag may lose: a quarter of a second's. A
-/// replica on the same machine never lags more.
+/// Maximum number of charges of `/small_quota` that replication lag may lose: a quarter of a
+/// second's. A replica on the same machine never lags more.
 const MAX_LAG_CHARGES: u64 = 100;
 
 /// The charges that Redis may lose by a fault.
@@ -29,8 +29,8 @@ pub(crate) struct Figures {
     pub(crate) p99_before: Duration,
     pub(crate) p99_during: Duration,
     pub(crate) slowest: Duration,
-    /// Admissions of `/small_quota`: before the fault, until its detection, until Redis decided everything
-    /// again, and in total.
+    /// Admissions of `/small_quota`: before the fault, until its detection, until Redis decided
+    /// everything again, and in total.
     pub(crate) admitted: [u64; 4],
     /// Calls that timed out.
     pub(crate) timeouts: u64,
@@ -42,8 +42,8 @@ pub(crate) struct Figures {
     pub(crate) fallbacks: u64,
     /// Callers admitted without Redis.
     pub(crate) without_redis: BTreeSet<usize>,
-    /// Time from the repair until every worker uses Redis again; from the fault if the servers repair
-    /// themselves.
+    /// Time from the repair until every worker uses Redis again; from the fault if the servers
+    /// repair themselves.
     pub(crate) recovered: Duration,
 }
 
@@ -81,8 +81,8 @@ impl Figures {
             DataLoss::UntilDetected => detected - before + MAX_LAG_CHARGES,
             DataLoss::AllBefore => detected,
         };
-        // Redis' admissions, its lost charges, and the decisions without it: the local shares of the gateways
-        // add up to at most one more quota.
+        // Redis' admissions, its lost charges, and the decisions without it: the local shares of
+        // the gateways add up to at most one more quota.
         let bound = SMALL_QUOTA + lost + self.fallbacks.min(SMALL_QUOTA);
         assert!(end <= bound, "{name}: {end} of {bound}: {self:?}");
         // No charge is counted twice, except calls with an unknown outcome.

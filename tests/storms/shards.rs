@@ -69,7 +69,8 @@ fn a_swapped_primary_affects_only_its_callers() {
     let server = RefCell::new(0);
     let figures = storm.run(
         "2 shards: primary and replica change places, and back",
-        // The old primary charges until it becomes a replica, and then loads the data of the new one.
+        // The old primary charges until it becomes a replica, and then loads the data of the new
+        // one.
         DataLoss::UntilDetected,
         |storm| {
             let at = primary_of_small_quota(&servers);

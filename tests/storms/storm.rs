@@ -59,8 +59,8 @@ pub(crate) struct Storm {
 }
 
 impl Storm {
-    /// Starts two gateways; `topology` are the keys of `store.redis` that name its servers. If there are several
-    /// `servers`, each must have some callers.
+    /// Starts two gateways; `topology` are the keys of `store.redis` that name its servers. If
+    /// there are several `servers`, each must have some callers.
     pub(crate) fn start(topology: &str, servers: &[&RedisServer]) -> Self {
         let exclusive = lock(&ONE_AT_A_TIME);
         let yaml = fill(RULES, [("topology", topology), ("small_quota", &SMALL_QUOTA.to_string())]);
@@ -211,7 +211,8 @@ impl Storm {
     }
 }
 
-/// Prints, if the test fails, what each lost server says of itself: why it is lost is not in the metrics.
+/// Prints, if the test fails, what each lost server says of itself: why it is lost is not in the
+/// metrics.
 struct PrintLostOnPanic<'a>(&'a Storm);
 
 impl Drop for PrintLostOnPanic<'_> {

@@ -159,8 +159,8 @@ async fn writer(redis: &RedisServer, clock: &Clock) -> (FilterGateway, u64) {
     (gateway, first)
 }
 
-/// At the start, a corrupt minute is rejected and the rest is loaded; the filter is incomplete until
-/// gateways that have the minute have rewritten it.
+/// At the start, a corrupt minute is rejected and the rest is loaded; the filter is incomplete
+/// until gateways that have the minute have rewritten it.
 #[tokio::test]
 async fn a_corrupt_payload_at_load_is_rejected_and_repaired() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -202,8 +202,8 @@ async fn a_corrupt_payload_at_load_is_rejected_and_repaired() {
     }
 }
 
-/// Corruption under running gateways: their filters stay intact, and they rewrite the minute even if they
-/// have nothing to add.
+/// Corruption under running gateways: their filters stay intact, and they rewrite the minute even
+/// if they have nothing to add.
 #[tokio::test]
 async fn a_corrupt_payload_while_running_is_rejected_and_repaired() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -259,8 +259,8 @@ async fn a_foreign_minute_is_left_alone_and_ours_stays_pending() {
     assert_eq!(fresh.missing((0..40).chain(100..110)), [0; 0]);
 }
 
-/// Gateways that have the minute do not detect damage that keeps the timestamp and the length. A new gateway
-/// detects it, and its rewrite makes the others check.
+/// Gateways that have the minute do not detect damage that keeps the timestamp and the length. A
+/// new gateway detects it, and its rewrite makes the others check.
 #[tokio::test]
 async fn a_new_gateway_makes_the_others_repair_damage() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -279,8 +279,8 @@ async fn a_new_gateway_makes_the_others_repair_damage() {
     assert_eq!(fresh.missing(0..40), [0; 0]);
 }
 
-/// With many more tokens than the filter's capacity, a saturated minute is not written. Otherwise gateways
-/// would endlessly reject and rewrite each other's payloads.
+/// With many more tokens than the filter's capacity, a saturated minute is not written. Otherwise
+/// gateways would endlessly reject and rewrite each other's payloads.
 #[tokio::test]
 async fn a_saturated_minute_is_not_rewritten() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));

@@ -7,7 +7,8 @@ use tidegate::{clock::Clock, redis::RedisFailure};
 
 use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys};
 
-/// A gateway that has recorded one token in each of `minutes` minutes. The token is the minute's number.
+/// A gateway that has recorded one token in each of `minutes` minutes. The token is the minute's
+/// number.
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGateway {
     let mut gateway = FilterGateway::loaded(redis, clock).await;
     for minute in 0..minutes {

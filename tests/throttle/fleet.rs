@@ -1,5 +1,5 @@
-//! Fleets of up to a thousand gateways in virtual time, at a thousandth of the load: how soon a token is known
-//! elsewhere, what the exchange costs Redis, and that no token is lost.
+//! Fleets of up to a thousand gateways in virtual time, at a thousandth of the load: how soon a
+//! token is known elsewhere, what the exchange costs Redis, and that no token is lost.
 //!
 //! A gateway's work on values and their lengths are those of full filters of the default size, as
 //! `docs/src/performance/throttle.md` has them.
@@ -242,7 +242,8 @@ fn two_hundred_gateways_know_new_tokens_within_seconds() {
     assert_targets(&report);
 }
 
-/// Calls and replies are lost, and gateways crash. In the end, all running gateways have the same bits.
+/// Calls and replies are lost, and gateways crash. In the end, all running gateways have the same
+/// bits.
 #[test]
 fn twenty_gateways_agree_after_lost_messages_and_crashes() {
     let faults = Faults { lost_calls: 500, lost_replies: 500, ..Faults::default() };

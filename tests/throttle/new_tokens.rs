@@ -47,8 +47,8 @@ async fn a_new_token_is_known_elsewhere_without_its_minute() {
     assert!((120..=130).contains(&left), "{left} s");
 }
 
-/// Users who stay active are in the filters of all minutes. Only a gateway that has not seen a token for a quarter
-/// of an hour sends it again.
+/// Users who stay active are in the filters of all minutes. Only a gateway that has not seen a
+/// token for a quarter of an hour sends it again.
 #[tokio::test]
 async fn the_activity_of_known_tokens_is_not_in_the_logs() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -165,7 +165,8 @@ async fn a_log_that_gateways_did_not_write_is_bounded() {
     assert_eq!(b.missing([2]), [0; 0]);
 }
 
-/// The scripts and the simulation's log, in random sequences of appends, reads, foreign writes and losses.
+/// The scripts and the simulation's log, in random sequences of appends, reads, foreign writes and
+/// losses.
 #[tokio::test]
 async fn the_scripts_equal_the_simulated_log() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));

@@ -24,8 +24,8 @@ pub(crate) struct RunningThrottle {
 }
 
 impl RunningThrottle {
-    /// A loaded throttle for 1,000 tokens a minute, whose filters may become `max_growth` times as large. Needs a
-    /// local set.
+    /// A loaded throttle for 1,000 tokens a minute, whose filters may become `max_growth` times as
+    /// large. Needs a local set.
     pub(crate) async fn start(redis: &RedisServer, clock: &Clock, max_growth: u32) -> Self {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * MINUTE };
         let geometry = Geometry::new(&sizing).expect("sizes that fit");

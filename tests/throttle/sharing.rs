@@ -129,8 +129,8 @@ async fn the_clock_of_redis_is_used() {
     assert!((before..=clock.store_time()).contains(&a.stats.last_success().unwrap()));
 }
 
-/// Ticks with the same tokens, each recorded `times` times. Returns the calls, and the bytes in both
-/// directions.
+/// Ticks with the same tokens, each recorded `times` times. Returns the calls, and the bytes in
+/// both directions.
 async fn cost(times: usize) -> (u64, u64) {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
@@ -249,7 +249,8 @@ async fn filters_under_another_secret_are_left_alone() {
     assert!(b.is_complete(), "the unreadable minutes have expired");
 }
 
-/// One gateway has three times the tokens that the filters are sized for. Either may be the one that may not grow.
+/// One gateway has three times the tokens that the filters are sized for. Either may be the one
+/// that may not grow.
 #[tokio::test]
 async fn gateways_whose_filters_have_different_sizes_share_them() {
     let all_active = |gateway: &RunningThrottle| {

@@ -151,7 +151,8 @@ impl Simulation<'_> {
         let end = self.time.now() + self.plan.duration;
         while self.time.now() < end {
             self.time.sleep(rng.below(self.plan.mean_interval * 2)).await;
-            // Gateways load at different times: no token is recorded until `gateways` of them serve.
+            // Gateways load at different times: no token is recorded until `gateways` of them
+            // serve.
             let serving = self.serving.get();
             if serving < self.plan.gateways {
                 continue;
@@ -182,7 +183,8 @@ impl Simulation<'_> {
     }
 }
 
-/// A tick of a simpler protocol: only the current minute is exchanged, and conflicting commits are abandoned.
+/// A tick of a simpler protocol: only the current minute is exchanged, and conflicting commits are
+/// abandoned.
 async fn single_minute_tick(
     filter: &Filter,
     store: &mut impl FilterStore,

@@ -95,7 +95,8 @@ struct Outcome {
     /// The second of the last admission.
     finished: usize,
     most_active: u64,
-    /// The largest number of seconds by which an admitted client arrived after one that was refused later.
+    /// The largest number of seconds by which an admitted client arrived after one that was refused
+    /// later.
     overtaken: usize,
     spearman: f64,
     /// Clients that were never admitted, and did not give up.

@@ -55,8 +55,8 @@ impl Latencies {
     }
 }
 
-/// Sends requests over both protocols for this time. Each latency counts from the time at which the request
-/// was due, even if the one before it was late.
+/// Sends requests over both protocols for this time. Each latency counts from the time at which the
+/// request was due, even if the one before it was late.
 ///
 /// # Errors
 ///

@@ -121,7 +121,8 @@ pub(super) fn kinds() -> [Flood; 10] {
     ]
 }
 
-/// A head with thousands of references to a field of 3,900 bytes, which the first head puts into the table.
+/// A head with thousands of references to a field of 3,900 bytes, which the first head puts into
+/// the table.
 fn bomb(index: u32) -> Vec<u8> {
     let mut head = block(&request("GET", "/slow"));
     if index == 0 {

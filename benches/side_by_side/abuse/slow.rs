@@ -25,12 +25,13 @@ use super::{
 
 /// Connections of a kind.
 pub(super) const CONNECTIONS: usize = 1_000;
-/// From one open to the next: 500 a second, because otherwise their number, and not their slowness, would be
-/// measured.
+/// From one open to the next: 500 a second, because otherwise their number, and not their slowness,
+/// would be measured.
 const OPEN_INTERVAL: Duration = Duration::from_millis(2);
 /// Connections of one address: fewer than `http.max_connections_per_client` by default.
 const PER_ADDRESS: usize = 250;
-/// Longest time until all are closed: a stream's timeout, then that of an idle connection, and the close.
+/// Longest time until all are closed: a stream's timeout, then that of an idle connection, and the
+/// close.
 const MAX_DURATION: Duration = Duration::from_secs(10 * TIMEOUT.as_secs());
 /// Files that the other client's connections may need.
 const OTHER_FILES: usize = 24;

@@ -111,8 +111,8 @@ pub(super) fn as_attacker() {
     }
 }
 
-/// The calling thread runs on the load's CPU, before all others: the scheduler lets even a thread of the lowest
-/// priority finish its slice of some ms, which would be measured.
+/// The calling thread runs on the load's CPU, before all others: the scheduler lets even a thread
+/// of the lowest priority finish its slice of some ms, which would be measured.
 pub(super) fn on_load_cpu() {
     cpu::pin(cpu::LOAD_CPU);
     let thread = gettid().to_string();

@@ -1,4 +1,5 @@
-//! Curves: latency by load, and memory by number of connections. Each is measured with one process, step by step.
+//! Curves: latency by load, and memory by number of connections. Each is measured with one process,
+//! step by step.
 
 use std::thread;
 
@@ -28,8 +29,8 @@ pub(crate) struct LoadSteps {
 pub(crate) struct LoadCurve {
     /// Requests per second in a closed loop.
     pub(crate) saturation: f64,
-    /// The share of its CPU that the contestant used meanwhile, from 0 to 1. Far below 1, something else was the
-    /// bottleneck.
+    /// The share of its CPU that the contestant used meanwhile, from 0 to 1. Far below 1, something
+    /// else was the bottleneck.
     pub(crate) busy_share: f64,
     /// The steps during which other processes did not use the machine.
     pub(crate) points: Vec<LoadPoint>,
@@ -43,8 +44,8 @@ pub(crate) struct LoadPoint {
 }
 
 impl Bench {
-    /// Latency at percentages of the contestant's own saturation, which is measured first; `None` if other processes
-    /// used the machine meanwhile.
+    /// Latency at percentages of the contestant's own saturation, which is measured first; `None`
+    /// if other processes used the machine meanwhile.
     pub(crate) fn load_curve(
         &self,
         program: &Program,
@@ -71,8 +72,8 @@ impl Bench {
         Ok(Some(LoadCurve { saturation, busy_share, points }))
     }
 
-    /// Memory in MiB with each number of idle connections, after one request on each; `counts` ascend. Before,
-    /// a few connections were open.
+    /// Memory in MiB with each number of idle connections, after one request on each; `counts`
+    /// ascend. Before, a few connections were open.
     pub(crate) fn growth(
         &self,
         program: &Program,

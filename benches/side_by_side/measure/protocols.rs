@@ -47,8 +47,8 @@ impl Bench {
         }
     }
 
-    /// CPU time per request over TLS or HTTP/2, after a warm-up: the difference of two run lengths, so that
-    /// opening connections, with their handshakes, is not counted.
+    /// CPU time per request over TLS or HTTP/2, after a warm-up: the difference of two run lengths,
+    /// so that opening connections, with their handshakes, is not counted.
     pub(crate) fn cpu_of_protocol(
         &self,
         program: &Program,
@@ -132,8 +132,8 @@ impl Bench {
         measured().with_context(|| format!("{scenario}{}", contestant.logs()))
     }
 
-    /// Memory of one of `count` idle connections over TLS after one request, or of one of `count` idle
-    /// tunnels, in KiB: the difference from a few of them, which were closed.
+    /// Memory of one of `count` idle connections over TLS after one request, or of one of `count`
+    /// idle tunnels, in KiB: the difference from a few of them, which were closed.
     pub(crate) fn memory_of_protocol(
         &self,
         program: &Program,

@@ -24,8 +24,9 @@ pub(crate) const IDLE_COUNTS: [usize; 5] = [0, 1_000, 3_000, 6_000, 9_000];
 pub(crate) const IDLE_PROTOCOLS: [ClientProtocol; 3] = [Http1, Http1Tls, Http2Tls];
 
 impl Run<'_> {
-    /// The 99th percentile of the request duration at shares of each contestant's own saturation, in rounds of
-    /// rotating order. Each round measures the saturation again, because the machine's speed varies.
+    /// The 99th percentile of the request duration at shares of each contestant's own saturation,
+    /// in rounds of rotating order. Each round measures the saturation again, because the machine's
+    /// speed varies.
     pub(crate) fn load(&mut self) -> Result<()> {
         let rounds = self.options.rounds.min(MAX_LOAD_ROUNDS);
         let duration = if self.options.quick { LOAD_DURATION / 4.0 } else { LOAD_DURATION };

@@ -16,8 +16,8 @@ const PAGES: [Work; 3] = [Work::Page, Work::Gzip, Work::Zstd];
 const PAGE_SHARE: u64 = 4;
 
 impl Run<'_> {
-    /// CPU time of header rules and of compression, in rounds of rotating order; user instructions of header
-    /// rules once.
+    /// CPU time of header rules and of compression, in rounds of rotating order; user instructions
+    /// of header rules once.
     pub(crate) fn policies(&mut self) -> Result<()> {
         let pages: &[Work] = if h2load::is_installed() { &PAGES } else { &[] };
         if pages.is_empty() {

@@ -1,4 +1,5 @@
-//! The part over TLS and HTTP/2: CPU time, handshakes, long bodies, gRPC, tunnels, memory, and writes.
+//! The part over TLS and HTTP/2: CPU time, handshakes, long bodies, gRPC, tunnels, memory, and
+//! writes.
 
 use anyhow::Result;
 

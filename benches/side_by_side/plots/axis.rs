@@ -1,6 +1,7 @@
 //! Axes: the place of a value, and the values of the ticks.
 
-/// An axis from one pixel to another. Pixels grow downwards, so a vertical axis starts at the greater one.
+/// An axis from one pixel to another. Pixels grow downwards, so a vertical axis starts at the
+/// greater one.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     scale: Scale,
@@ -31,7 +32,8 @@ impl Axis {
         Self::linear(0.0, (greatest / step).ceil().max(1.0) * step)
     }
 
-    /// A logarithmic axis with all of `values`, which are positive. Its ends are 1, 2 or 5 times a power of 10.
+    /// A logarithmic axis with all of `values`, which are positive. Its ends are 1, 2 or 5 times a
+    /// power of 10.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64> + Clone) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let greatest = values.fold(0.0, f64::max);

@@ -14,7 +14,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Above a panel: its heading. Below: the ticks and the title of the axis. At its left: those of the other axis.
+/// Above a panel: its heading. Below: the ticks and the title of the axis. At its left: those of
+/// the other axis.
 const PANEL_TOP: f64 = 28.0;
 const PANEL_BOTTOM: f64 = 50.0;
 const PANEL_LEFT: f64 = 58.0;

@@ -1,5 +1,5 @@
-//! An SVG image: text, rectangles, lines and markers. Its colours can be read on white and on black, because an image
-//! in a page does not know the page's theme; its background is transparent.
+//! An SVG image: text, rectangles, lines and markers. Its colours can be read on white and on
+//! black, because an image in a page does not know the page's theme; its background is transparent.
 
 use std::fmt::{Display, Write as _};
 

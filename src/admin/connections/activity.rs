@@ -1,4 +1,5 @@
-//! [`Activity`]: the activity of an admin connection, which decides if it is closed to make room for another.
+//! [`Activity`]: the activity of an admin connection, which decides if it is closed to make room
+//! for another.
 
 use std::{
     pin::Pin,
@@ -26,7 +27,8 @@ pub(in crate::admin) struct Activity {
     is_authenticated: AtomicBool,
 }
 
-/// The reason to keep a connection, the weakest first: the connection with the weakest reason is closed.
+/// The reason to keep a connection, the weakest first: the connection with the weakest reason is
+/// closed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum KeepReason {
     /// It has sent no request.

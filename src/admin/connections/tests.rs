@@ -158,7 +158,8 @@ async fn silent_connections_end_neither_event_streams_nor_changes() {
         for _ in 0..32 {
             silent.push(send(address, "").await);
             silent.push(send(address, "GET / HT").await);
-            // One request is refused, the other needs no token. Both connections are idle after their response.
+            // One request is refused, the other needs no token. Both connections are idle after
+            // their response.
             for path in ["/events", "/"] {
                 let mut one =
                     send(address, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await;

@@ -291,7 +291,19 @@ function showRoom(room) {
   }
 }
 
+// The counts of requests that found no place, by priority.
+const shedText = (shed) => Object.entries(shed).map(([priority, refused]) => `${count(refused)} of priority ${priority}`).join(", ");
+
 function showUpstreams(state) {
+  $("upstreams-card").hidden = state.upstreams.length === 0;
+  fill($("upstreams"), state.upstreams.map((upstream) => [
+    upstream.name,
+    count(upstream.pending),
+    count(upstream.overloaded),
+    shedText(upstream.shed) || "–",
+    count(upstream.refused_down),
+    count(upstream.retries),
+  ]));
   const kinds = { up: "good", slow_start: "warn" };
   fill($("targets"), state.upstreams.flatMap((upstream) => upstream.targets.map((target) => [
     target.url,
@@ -308,7 +320,11 @@ function showUpstreams(state) {
 
 function showStore(store, perSecond) {
   const isRedis = store.kind === "redis";
-  const pairs = [["Kept in", isRedis ? "Redis" : "this process"], ["Decided requests", count(store.requests)]];
+  const pairs = [
+    ["Kept in", isRedis ? "Redis" : "this process"],
+    ["Decided requests", count(store.requests)],
+    ["Charged requests", count(store.charged_requests)],
+  ];
   if (isRedis) {
     pairs.push(
       ["Calls to Redis", `${count(store.redis_calls)} (${rate(perSecond((own) => own.store.redis_calls))} per second)`],
@@ -362,7 +378,7 @@ function listOverrides({ overrides, total }) {
     own.limit,
     own.consumer !== null ? `consumer ${own.consumer}` : own.plan !== null ? `plan ${own.plan}` : `key ${own.hash}`,
     own.quota,
-    own.until_ms === null ? "lifted" : new Date(own.until_ms).toLocaleString(),
+    own.until_ms === null ? "no end" : new Date(own.until_ms).toLocaleString(),
     own.reason,
     own.in_force ? { kind: "good", text: "in force" } : { kind: "warn", text: own.fault ?? "ended" },
     { text: "Lift", click: (button) => lift(own.id, button) },
@@ -415,8 +431,9 @@ async function changeOverrides(path, options, button) {
   button.disabled = true;
   try {
     const response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
-    const problem = response.ok ? null : await response.json();
-    text($("override-error"), problem ? [problem.detail, ...(problem.faults ?? [])].join(" ") : "");
+    const answer = response.status === 204 ? {} : await response.json();
+    text($("override-error"), response.ok ? "" : [answer.detail, ...(answer.faults ?? [])].join(" "));
+    text($("override-note"), (response.ok && answer.notes) ? answer.notes.join(" ") : "");
     shownOverrides = "";
     return response.ok;
   } catch {

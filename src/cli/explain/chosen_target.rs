@@ -3,8 +3,8 @@
 use crate::balance::{Balancer, EndpointView, PickRequest, TargetKey, WeightedEndpoint};
 use crate::upstream::Servers;
 
-/// The target for a request with this key, and the reason, if all targets are in service and without load. Names are
-/// not resolved.
+/// The target for a request with this key, and the reason, if all targets are in service and
+/// without load. Names are not resolved.
 pub(super) fn chosen_target(servers: &Servers, key: TargetKey) -> Option<(String, String)> {
     let names: Vec<String> =
         servers.targets.iter().map(|own| own.target.address.to_string()).collect();

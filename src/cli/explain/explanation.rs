@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::caller::ExplainedCaller;
+use super::caller::{ExplainedCaller, ExplainedIdentity};
 use super::chosen_target::chosen_target;
 use super::limit_explanation::{LimitCharge, LimitExplanation, charge, limit_charges};
 use super::overridden::{ExplainedOverrides, OverrideExplanation};
@@ -25,13 +25,13 @@ use crate::plan::{
     QuestionForm, RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource,
     RequestView, RoutePlan, RoutedRequest, SubjectDetails,
 };
-use crate::respond::{self, ErrorForm, HeaderReader};
+use crate::respond::{self, ApiError, ErrorForm, ErrorStyle, HeaderReader};
 use crate::sensitive::mask_url;
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::upstream::{Protocol, Target, UpstreamKind};
 
-/// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The place of the real
-/// caller is unknown here, because it depends on the gateway's secret.
+/// The last of 100 callers: routes with weights serve it only if their weights add up to 100. The
+/// place of the real caller is unknown here, because it depends on the gateway's secret.
 const EXAMPLE_CALLER: CallerBucket = CallerBucket::Fixed(99);
 
 /// What would happen to a request. The field names are those of the JSON: a stable interface.
@@ -46,9 +46,13 @@ pub(super) struct Explanation {
     host: String,
     /// The normalized path, as routes match it.
     path: String,
+    /// The path as it was sent, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent_path: Option<String>,
     /// The client's address: the connection's, or the one that a trusted proxy reports.
     client: String,
-    /// Source of the address: `peer`, `forwarded`, or `unverified` if a trusted proxy names no client.
+    /// Source of the address: `peer`, `forwarded`, or `unverified` if a trusted proxy names no
+    /// client.
     client_source: &'static str,
     /// The route's name.
     route: Option<String>,
@@ -63,6 +67,9 @@ pub(super) struct Explanation {
     /// The consumer's plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
+    /// Why the consumer is not known, though the request may have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer_undecided: Option<&'static str>,
     /// True if the consumers are in Redis, where `explain` reads no record.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     consumers_in_redis: bool,
@@ -78,10 +85,12 @@ pub(super) struct Explanation {
     /// What the waiting room does with the request; `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_room: Option<WaitingTurn>,
-    /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, `denied`
-    /// by the route's `allow` or `deny`, or `not_checked` if the request ends before its limits are charged.
+    /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits,
+    /// `denied` by the route's `allow` or `deny`, or `not_checked` if the request ends before its
+    /// limits are charged.
     decision: &'static str,
-    /// The status of the gateway's own response, as in the access log; `None` if an upstream responds.
+    /// The status of the gateway's own response, as in the access log; `None` if an upstream
+    /// responds.
     status: Option<u16>,
     /// The status that the asking proxy gets instead, with `status` in `X-Tidegate-Status`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +111,8 @@ pub(super) struct Explanation {
     upstream_protocol: Option<UpstreamProtocol>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
-    /// How important the request is while all servers are full, from 0 to 9; `None` if no request waits for them.
+    /// How important the request is while all servers are full, from 0 to 9; `None` if no request
+    /// waits for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u8>,
     #[serde(skip)]
@@ -204,14 +214,15 @@ impl Explanation {
         self.changes.add_conditions(route);
         let identified = match (&route.auth, &next) {
             (Some(auth), NextStep::Proceed(_)) => caller.identify(auth, head, now),
-            _ => Ok(None),
+            _ => Ok(ExplainedIdentity::default()),
         };
         self.consumers_in_redis = route.auth.is_some() && caller.consumers.is_in_store();
-        let (owned, unauthenticated) = match identified {
-            Ok(consumer) => (consumer, None),
-            Err(error) => (None, Some(error)),
+        let (identity, unauthenticated) = match identified {
+            Ok(identity) => (identity, None),
+            Err(error) => (ExplainedIdentity::default(), Some(error)),
         };
-        let consumer = owned.as_ref();
+        self.consumer_undecided = identity.undecided;
+        let consumer = identity.consumer.as_ref();
         self.set_consumer(consumer.map(OwnedConsumer::view));
         let prefix = snapshot.identity.ipv6_prefix;
         let details = SubjectDetails { consumer: consumer.map(OwnedConsumer::view), body: None };
@@ -223,7 +234,7 @@ impl Explanation {
         self.changes.add_response(routed);
         let is_denied = matches!(
             next,
-            NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied, .. })
+            NextStep::Refuse(RequestRefusal { error: GatewayError::AccessDenied(_), .. })
         );
         self.throttle = route.throttle && has_throttle && !is_denied;
         let waiting_room = WaitingTurn::of(snapshot, &next, details.consumer);
@@ -289,6 +300,8 @@ impl Explanation {
     fn set_attributes(&mut self, attributes: &RequestAttributes<'_>) {
         self.host = attributes.host.to_string();
         self.path = attributes.path.to_string();
+        let is_normal = *attributes.path == *attributes.sent_path;
+        self.sent_path = (!is_normal).then(|| attributes.sent_path.to_owned());
         self.client = attributes.client.ip.to_string();
         self.client_source = attributes.client.source.label();
     }
@@ -422,7 +435,9 @@ impl Explanation {
         let response = if self.is_grpc {
             respond::grpc_refusal(error, reports)
         } else {
-            respond::error_reply(error, reports, "", self.form, own)
+            let format = route.map(|route| route.error_format).unwrap_or_default();
+            let api = ApiError { format, call_id: None };
+            respond::error_reply(error, reports, "", ErrorStyle { form: self.form, api, own })
         };
         self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail().into_owned());

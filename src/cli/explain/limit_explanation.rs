@@ -116,7 +116,8 @@ pub(super) fn limit_charges<'s>(
     Ok(limits)
 }
 
-/// The planned charges of a call to the rate limit service, in their order, with the values of their keys.
+/// The planned charges of a call to the rate limit service, in their order, with the values of
+/// their keys.
 pub(super) fn call_charges<'s>(
     domain: &'s RateLimitDomain,
     call: &RateLimitRequest,
@@ -134,9 +135,8 @@ pub(super) fn call_charges<'s>(
         let first = call.descriptors.get(index);
         let consumer = consumers.get(index).and_then(Option::as_ref).map(OwnedConsumer::view);
         let entries = first.iter().flat_map(|descriptor| &descriptor.entries);
-        let entries: Vec<DescriptorEntry<'_>> = entries
-            .map(|entry| DescriptorEntry { name: &entry.key, value: &entry.value })
-            .collect();
+        let entries: Vec<DescriptorEntry<'_>> =
+            entries.map(|entry| DescriptorEntry::new(&entry.key, &entry.value)).collect();
         // A descriptor has no value that can be read in more than one way.
         let values = Subject::with_descriptor(&entries, consumer, |subject| {
             policy.key.display_values(subject).unwrap_or_default()

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::identity::{AmbiguousValue, KeySecret, Subject};
 use crate::limit::Key;
-use crate::overrides::OverridesContent;
+use crate::overrides::{OverridesContent, time_text};
 use crate::snapshot::{OverrideTable, OverridesAt, Route, Snapshot};
 
 /// A fixed secret: no hash leaves this process.
@@ -55,6 +55,7 @@ impl ExplainedOverrides {
                     limit: own.limit.to_string(),
                     target: format!("{kind} {value}"),
                     quota: own.quota.to_string(),
+                    until: own.until.map(time_text),
                     until_ms: until,
                     reason: own.reason.to_string(),
                     text: own.to_string(),
@@ -72,7 +73,9 @@ pub(super) struct OverrideExplanation {
     pub(super) limit: String,
     target: String,
     quota: String,
-    /// When it ends, in ms since the epoch; null: it has no end.
+    /// When it ends, as the admin API takes it; null: it has no end.
+    until: Option<String>,
+    /// The same in ms since the epoch.
     until_ms: Option<u64>,
     reason: String,
     #[serde(skip)]

@@ -37,8 +37,8 @@ pub(super) enum UrlError {
 }
 
 impl Request {
-    /// The head of a request for `url`. `headers` are lines without line breaks; a `Host` among them
-    /// replaces the URL's host.
+    /// The head of a request for `url`. `headers` are lines without line breaks; a `Host` among
+    /// them replaces the URL's host.
     ///
     /// # Errors
     ///
@@ -83,7 +83,8 @@ impl Request {
     pub(super) fn members(&self, route: &Route) -> Result<RequestMembers, UnreadableBody> {
         match &route.inspection {
             Some(inspection) if !self.body.is_empty() => {
-                RequestMembers::of(PathSet::clone(&inspection.paths), &self.body)
+                let paths = PathSet::clone(&inspection.paths);
+                inspection.or_none(RequestMembers::of(paths, &self.body))
             }
             _ => Ok(RequestMembers::default()),
         }
@@ -116,8 +117,8 @@ impl Request {
     }
 }
 
-/// Splits a URL into its scheme, its authority and the request target, all taken literally. A path has no
-/// scheme.
+/// Splits a URL into its scheme, its authority and the request target, all taken literally. A path
+/// has no scheme.
 fn split(url: &str) -> Result<(Option<&'static str>, &str, String), UrlError> {
     // A client does not send the fragment.
     let sent = url.split('#').next().unwrap_or_default();

@@ -9,12 +9,13 @@ use serde::Serialize;
 use crate::http1::RequestHead;
 use crate::identity::OwnedConsumer;
 use crate::plan::{CallerBucket, RequestAttributes, RequestSource, RoutedRequest};
-use crate::sensitive::{MASK, mask_forms, shows_field};
+use crate::sensitive::{MASK, mask_forms, shows_field, shows_pattern};
 use crate::snapshot::{Route, Snapshot};
-use crate::template::{HeaderRules, Template, TemplateValues};
+use crate::template::{HeaderRules, Replacement, Template, TemplateValues};
 use crate::upstream::HostRule;
 
-/// A route's conditions beyond its pattern, and its changes of messages. The field names are those of the JSON.
+/// A route's conditions beyond its pattern, and its changes of messages. The field names are those
+/// of the JSON.
 #[derive(Default, Serialize)]
 pub(super) struct RouteChanges {
     /// The conditions of the route that the request meets.
@@ -53,6 +54,9 @@ struct HeaderChanges {
     written: Vec<String>,
     /// Names of the fields that are removed.
     removed: Vec<String>,
+    /// Fields in which parts are replaced, as `name: pattern -> text`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replaced: Vec<String>,
 }
 
 impl RouteChanges {
@@ -142,10 +146,14 @@ impl HeaderChanges {
             |name: &str| written.iter().any(|line| line.split(':').next() == Some(name));
         let names = rules.dropped().iter().map(http::HeaderName::as_str);
         let removed = names.filter(|name| !is_written(name)).map(str::to_owned).collect();
-        Self { written, removed }
+        let replaced = rules.replacements().iter().map(|(name, one)| replaced(name, one)).collect();
+        Self { written, removed, replaced }
     }
 
     fn print(&self, message: &str, out: &mut dyn Write) -> io::Result<()> {
+        for line in &self.replaced {
+            writeln!(out, "changes    {message} {line}")?;
+        }
         for line in &self.written {
             writeln!(out, "changes    {message} {line}")?;
         }
@@ -156,7 +164,8 @@ impl HeaderChanges {
     }
 }
 
-/// The field that a rule writes, as a line; `None` if its value is empty. A possible credential is masked.
+/// The field that a rule writes, as a line; `None` if its value is empty. A possible credential is
+/// masked.
 fn line(name: &HeaderName, template: &Template, values: &TemplateValues<'_>) -> Option<String> {
     let mut value = Vec::new();
     template.write_value(values, &mut value);
@@ -164,6 +173,15 @@ fn line(name: &HeaderName, template: &Template, values: &TemplateValues<'_>) -> 
     let is_shown = shows_field(name.as_str(), &template.to_string());
     let shown = if is_shown { String::from_utf8_lossy(value) } else { MASK.into() };
     (!value.is_empty()).then(|| format!("{name}: {}", mask_forms(&shown)))
+}
+
+/// What is replaced in a field, and the text for it. Possible credentials are masked.
+fn replaced(name: &HeaderName, replacement: &Replacement) -> String {
+    let pattern = replacement.pattern();
+    let pattern = if shows_pattern(name.as_str(), pattern) { pattern } else { MASK };
+    let with = replacement.with();
+    let with = if shows_field(name.as_str(), with) { with } else { MASK };
+    mask_forms(&format!("{name}: {pattern} -> {with}")).into_owned()
 }
 
 /// The request of `explain` on its route. The request's id is unknown, so its variable stays.

@@ -22,8 +22,8 @@ pub(super) enum WaitingTurn {
 }
 
 impl WaitingTurn {
-    /// What becomes of a request that the throttle applies to; `None` without a waiting room. `consumer` is the
-    /// request's, on a route with `auth`.
+    /// What becomes of a request that the throttle applies to; `None` without a waiting room.
+    /// `consumer` is the request's, on a route with `auth`.
     pub(super) fn of(
         snapshot: &Snapshot,
         next: &NextStep,

@@ -9,6 +9,7 @@ use reqwest::Url;
 use super::Unhealthy;
 use crate::config::{self, Admin, AdminAddress, Config, Environment, ReadError};
 use crate::file;
+use crate::sensitive::mask_login;
 use crate::tls::Certificate;
 
 /// The default path.
@@ -134,9 +135,10 @@ pub(in crate::cli) fn endpoint(
 ) -> Result<ProbeTarget, Unhealthy> {
     let owned = path.to_owned();
     let bytes = file::read_within(timeout, move || file::read_regular(&owned, config::MAX_READ));
-    let name = path.display();
+    let name = path.display().to_string();
+    let name = mask_login(&name);
     let bytes = bytes.map_err(|error| Unhealthy(format!("{name}: {error}")))?;
-    let config = admin_part(config::parse_bytes(&name.to_string(), &bytes, &**env))?;
+    let config = admin_part(config::parse_bytes(&name, &bytes, &**env))?;
     let Some(admin) = &config.admin else {
         return Err(Unhealthy(format!(
             "{name} has no `admin.address`, so the gateway cannot be asked; expected one, such as \

@@ -36,7 +36,8 @@ async fn ask(endpoint: ProbeTarget, timeout: Duration) -> Result<(), Unhealthy> 
     let client = client(endpoint, timeout)?.build().map_err(failure)?;
     let mut request = client.get(url);
     if !is_named {
-        // The URL may have a name of the certificate that is not in `admin.hosts`; `localhost` is always accepted.
+        // The URL may have a name of the certificate that is not in `admin.hosts`; `localhost` is
+        // always accepted.
         request = request.header(header::HOST, "localhost");
     }
     let response = request.send().await.map_err(failure)?;

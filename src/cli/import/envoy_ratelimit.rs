@@ -1,9 +1,10 @@
 //! Limits of a domain that decide as a file of envoyproxy/ratelimit does.
 //!
-//! The file is a tree in which an entry chooses at most one node of a level: that of its value, else the first with the
-//! beginning of its value, else that of any value. A domain has a list of items in which the first that fits decides. So
-//! nodes become items in the order in which the tree would choose them. Where the tree has nothing below a chosen node, an
-//! unlimited item keeps the items of nodes beside it from applying.
+//! The file is a tree in which an entry chooses at most one node of a level: that of its value,
+//! else the first with the beginning of its value, else that of any value. A domain has a list of
+//! items in which the first that fits decides. So nodes become items in the order in which the tree
+//! would choose them. Where the tree has nothing below a chosen node, an unlimited item keeps the
+//! items of nodes beside it from applying.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -141,7 +142,8 @@ impl NativeDomain {
         self.limits.push(ImportedLimit { name, key, quota: quota.requests, window, enforce });
     }
 
-    /// Keeps later items from the descriptors of `path` that have further entries with the names in `rest`.
+    /// Keeps later items from the descriptors of `path` that have further entries with the names in
+    /// `rest`.
     fn stop(&mut self, path: &NodePath<'_>, rest: &[&str]) {
         let own = path.iter().map(|node| (node.key.clone(), pattern(node).to_owned()));
         let rest = rest.iter().map(|name| ((*name).to_owned(), ANY.to_owned()));
@@ -267,7 +269,8 @@ fn overlap(one: &DescriptorConfig, other: &DescriptorConfig) -> bool {
     one.key == other.key && (covers(first, second) || covers(second, first))
 }
 
-/// The names of further entries for which the tree has a limit below a node; none for the node's own limit.
+/// The names of further entries for which the tree has a limit below a node; none for the node's
+/// own limit.
 fn rests(node: &DescriptorConfig) -> Vec<Vec<&str>> {
     let own = node.rate_limit.iter().map(|_| Vec::new());
     let below = node.descriptors.iter().flat_map(|next| {

@@ -56,7 +56,8 @@ fn key_of(depth: usize, is_second: bool) -> String {
     if is_second { format!("${{b}}{depth}") } else { format!("a{depth}") }
 }
 
-/// Writes the descriptors of a level. The names of a level are its own, so that no descriptor has one twice.
+/// Writes the descriptors of a level. The names of a level are its own, so that no descriptor has
+/// one twice.
 fn write_level(nodes: &[(bool, Node)], depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     let mut seen = Vec::new();
@@ -105,7 +106,8 @@ fn compiled(text: &str) -> Snapshot {
     Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}\n{text}"))
 }
 
-/// What a domain does with descriptors: a line for each refused one, and for each record the descriptors that it counts.
+/// What a domain does with descriptors: a line for each refused one, and for each record the
+/// descriptors that it counts.
 fn decisions(snapshot: &Snapshot, call: &RateLimitRequest) -> Vec<String> {
     let service = snapshot.rate_limit_service.as_ref().expect("the service");
     let domain: &RateLimitDomain = &service.domains["d"];

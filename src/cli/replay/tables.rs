@@ -70,8 +70,10 @@ fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
     rows("limit", &result.limits, out)?;
     rows("route", &result.routes, out)?;
     let callers = result.callers.iter().map(|row| {
-        let limit = row.limit.clone().unwrap_or_else(|| "-".to_owned());
-        vec![row.caller.clone(), grouped(row.requests), grouped(row.refused), limit]
+        let key = if row.key.is_empty() { "no key".to_owned() } else { row.key.join(" + ") };
+        let by =
+            row.limit.as_ref().map_or_else(|| "-".to_owned(), |limit| format!("{limit} ({key})"));
+        vec![row.caller.clone(), grouped(row.requests), grouped(row.refused), by]
     });
     table(&["caller", "requests", "refused", "by"], &[1, 2], callers, out)?;
     result.waiting_room.as_ref().map_or(Ok(()), |room| waiting::print(room, out))

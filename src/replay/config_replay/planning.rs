@@ -1,4 +1,5 @@
-//! How a logged request is planned under a configuration: its route, its caller, and what it charges.
+//! How a logged request is planned under a configuration: its route, its caller, and what it
+//! charges.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -8,7 +9,7 @@ use super::ConfigReplay;
 use crate::{
     auth::WithoutCredentials,
     error::GatewayError,
-    http1::{BodyLength, Fields, RequestHead, is_origin_form},
+    http1::{BodyLength, Fields, RareFields, RequestHead, is_origin_form},
     identity::{Caller, CredentialSource},
     limit::Admission,
     plan::{
@@ -37,8 +38,8 @@ pub(in crate::replay) struct LoggedRequest<'r> {
     pub(in crate::replay) sources: &'r [CredentialSource],
 }
 
-/// A request planned under one configuration. Its charges are stored separately, together with those under
-/// the other configuration.
+/// A request planned under one configuration. Its charges are stored separately, together with
+/// those under the other configuration.
 #[derive(Clone, Copy)]
 pub(in crate::replay) enum PlannedRequest {
     /// The logging gateway ended it before any limit was charged.
@@ -113,7 +114,7 @@ impl ConfigReplay {
             path,
             query,
             headers: request.headers,
-            has_expect: false,
+            rare: RareFields::default(),
             is_asterisk_form: false,
             length: BodyLength::Known(0),
         };
@@ -206,7 +207,8 @@ impl ConfigReplay {
         }
     }
 
-    /// The `decide` route of a logged request: its path and host are those of the asked request, which find no route.
+    /// The `decide` route of a logged request: its path and host are those of the asked request,
+    /// which find no route.
     fn asked(&self, route: &str) -> AskedSource<'static> {
         if self.snapshot.doors.is_none() {
             return AskedSource::Question;
@@ -216,8 +218,9 @@ impl ConfigReplay {
         found.map_or(AskedSource::Question, AskedSource::Logged)
     }
 
-    /// Completes the plan on a route with `auth` for the logged consumer; returns what becomes of the request if it is
-    /// refused. Credentials are not in the log, so a request without a consumer is undecided if it needs one.
+    /// Completes the plan on a route with `auth` for the logged consumer; returns what becomes of
+    /// the request if it is refused. Credentials are not in the log, so a request without a
+    /// consumer is undecided if it needs one.
     fn authenticate(
         &self,
         request: &LoggedRequest<'_>,

@@ -16,7 +16,8 @@ pub struct WaitingReport {
     pub gave_up: u64,
     /// Number of users that waited when the log ended.
     pub still_waiting: u64,
-    /// Number of requests that were refused without a place, because they have no token or one that was rejected.
+    /// Number of requests that were refused without a place, because they have no token or one that
+    /// was rejected.
     pub without_place: u64,
     /// The wait in seconds that half of the admitted users did not exceed.
     pub wait_p50: Option<u64>,

@@ -98,10 +98,13 @@ fn envoy_asks_about_the_request_that_it_received_over_grpc() {
     start_grpc(unchanged).assert_passes_no_spelling_of_the_consumer();
     start_grpc(unchanged).assert_answers_any_number_of_fields();
     // Tidegate also names the spellings, for Envoy to remove them.
-    let dropped = "headers_with_underscores_action: DROP_HEADER";
     let kept = |configuration: &str| {
-        assert!(configuration.contains(dropped));
-        configuration.replace(dropped, "headers_with_underscores_action: ALLOW")
+        let mut configuration = configuration.to_owned();
+        for (dropped, kept) in [("action: DROP_HEADER", "action: ALLOW"), ("consumer", "none")] {
+            assert!(configuration.contains(dropped));
+            configuration = configuration.replace(dropped, kept);
+        }
+        configuration
     };
     start_grpc(kept).assert_passes_no_spelling_of_the_consumer();
     let page = one_of_each_host(&page());

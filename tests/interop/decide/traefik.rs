@@ -1,5 +1,6 @@
-//! The questions that Traefik's `forwardAuth` sends, by its documentation and `pkg/middlewares/auth/forward.go`: a `GET`
-//! to `address` with all of the client's fields but those of its connection, over which it sets `X-Forwarded-*`.
+//! The questions that Traefik's `forwardAuth` sends, by its documentation and
+//! `pkg/middlewares/auth/forward.go`: a `GET` to `address` with all of the client's fields but
+//! those of its connection, over which it sets `X-Forwarded-*`.
 
 use testkit::{
     client::{Client, Response},
@@ -54,6 +55,24 @@ fn start() -> (Gateway, String) {
     let address = address.as_str().expect("a URL");
     let path = address.strip_prefix("http://127.0.0.1:8081").expect("the gateway's address");
     (gateway, path.to_owned())
+}
+
+/// Traefik cannot run here: the page has to name each of the gateway's headers, and the option
+/// without which Traefik passes their other spellings on.
+#[test]
+fn the_page_removes_every_spelling_of_the_consumer() {
+    let page = Page::read("decide/traefik.md");
+    let [middleware, entry_point] = page
+        .blocks("yaml,foreign")
+        .map(|block| serde_yaml::from_str(&block).expect("YAML"))
+        .collect::<Vec<serde_json::Value>>()
+        .try_into()
+        .expect("two blocks");
+    let replaced =
+        &middleware["http"]["middlewares"]["tidegate"]["forwardAuth"]["authResponseHeaders"];
+    assert_eq!(*replaced, serde_json::json!(["X-Consumer-Name", "X-Consumer-Plan"]));
+    let http = &entry_point["entryPoints"]["web"]["http"];
+    assert_eq!(http["aliasHeadersStrategy"], "delete");
 }
 
 #[test]

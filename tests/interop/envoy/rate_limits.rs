@@ -2,6 +2,8 @@
 
 /// Many calls at a time.
 mod bursts;
+/// Costs that are reported when a stream is done.
+mod late;
 /// Limits by path.
 mod paths;
 
@@ -324,8 +326,8 @@ fn calls(process: &Process) -> u64 {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Replaces the descriptors by the page's second example: a permit is taken before a request, and given back when its
-/// stream is done.
+/// Replaces the descriptors by the page's second example: a permit is taken before a request, and
+/// given back when its stream is done.
 fn take_and_give_back(page: &Page, config: &mut Value) {
     let host = config.pointer_mut(HOST).and_then(Value::as_object_mut).expect("the host");
     host.remove("rate_limits").expect("its descriptors");

@@ -1,5 +1,6 @@
-//! The stores on which a test body runs: one gateway's memory, and every Redis topology, shared by two
-//! gateways. The constants list the runs: each names its store and the protocols of its clients.
+//! The stores on which a test body runs: one gateway's memory, and every Redis topology, shared by
+//! two gateways. The constants list the runs: each names its store and the protocols of its
+//! clients.
 
 use std::{
     cell::{Cell, RefCell},
@@ -111,7 +112,8 @@ impl<T> SharedServers<T> {
     }
 }
 
-/// The environment variable that restricts [`on_each`] and [`on_all_at_once`]: `memory` leaves Redis out. `scripts/test --fast` sets it.
+/// The environment variable that restricts [`on_each`] and [`on_all_at_once`]: `memory` leaves
+/// Redis out. `scripts/test --fast` sets it.
 const STORES_VARIABLE: &str = "TESTKIT_STORES";
 
 #[expect(clippy::disallowed_methods, reason = "an input of the tests, not of the gateway")]
@@ -234,15 +236,15 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Opens a connection for a test's client number `n`. The numbers take the gateways and the protocols in
-    /// turn.
+    /// Opens a connection for a test's client number `n`. The numbers take the gateways and the
+    /// protocols in turn.
     pub fn connect(&self, n: usize) -> AnyClient {
         let gateway = &self.gateways[n % self.gateways.len()];
         AnyClient::connect(self.protocols[n % self.protocols.len()], gateway)
     }
 
-    /// Sends a GET to the next gateway, on the next of its connections. `headers` are whole lines, each with
-    /// CR LF.
+    /// Sends a GET to the next gateway, on the next of its connections. `headers` are whole lines,
+    /// each with CR LF.
     pub fn get(&self, path: &str, headers: &str) -> Response {
         let turn = self.next.get();
         self.next.set(turn + 1);

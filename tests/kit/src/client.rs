@@ -1,5 +1,5 @@
-//! An HTTP/1.1 client on a raw socket, or on TLS (`tls.rs`): sends exactly the given bytes and parses the
-//! responses.
+//! An HTTP/1.1 client on a raw socket, or on TLS (`tls.rs`): sends exactly the given bytes and
+//! parses the responses.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -224,8 +224,8 @@ impl<S: Read + Write> Client<S> {
         self.socket.read_to_end(&mut all).map(|_| all)
     }
 
-    /// Waits for the end of the connection: true if it is closed or reset, with or without an end of the TLS
-    /// session; false if a byte arrives or the read times out.
+    /// Waits for the end of the connection: true if it is closed or reset, with or without an end
+    /// of the TLS session; false if a byte arrives or the read times out.
     pub fn is_closed_or_reset(&mut self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match self.socket.read(&mut [0]) {
@@ -236,7 +236,8 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Waits for the end of the connection: true if it is closed without a reset, with nothing unread.
+    /// Waits for the end of the connection: true if it is closed without a reset, with nothing
+    /// unread.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         self.buffer.is_empty() && matches!(self.socket.read(&mut byte), Ok(0))
@@ -247,7 +248,8 @@ impl<S: Read + Write> Client<S> {
         let mut chunk = [0; 16 * 1024];
         let count = loop {
             match self.socket.read(&mut chunk) {
-                // A test stopped and continued this process (SIGSTOP): the connection has not ended.
+                // A test stopped and continued this process (SIGSTOP): the connection has not
+                // ended.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 read => break read.ok().filter(|count| *count > 0)?,
             }

@@ -24,8 +24,8 @@ use crate::{
     yaml::without_indentation,
 };
 
-/// Waits until the gateways have reported to `redis`, which empties their deny caches, and moves a manual
-/// clock by 1 ms, because replies to calls in the same ms are not cached.
+/// Waits until the gateways have reported to `redis`, which empties their deny caches, and moves a
+/// manual clock by 1 ms, because replies to calls in the same ms are not cached.
 pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
     eventually("the gateways report to Redis", || {
         let reported: usize = redis.command(&["ZCARD", "tidegate:gateways"]);
@@ -73,8 +73,8 @@ impl Gateway {
         Self::start_in(directory, yaml, listen, clock)
     }
 
-    /// [`Self::start`] with a plain listener and one with TLS, both for HTTP/1.1 and HTTP/2: for clients of
-    /// every [`Protocol`](crate::protocol::Protocol).
+    /// [`Self::start`] with a plain listener and one with TLS, both for HTTP/1.1 and HTTP/2: for
+    /// clients of every [`Protocol`](crate::protocol::Protocol).
     pub fn for_every_protocol(yaml: &str) -> Self {
         Self::for_every_protocol_at(yaml, Clock::system())
     }
@@ -94,9 +94,9 @@ impl Gateway {
         Self { server, clock, file, listen, _directory: directory }
     }
 
-    /// Runs `action` while time passes. Returns its value, and the time passed by the gateway's clock. A
-    /// simulated clock advances in steps of 20 ms, each as soon as the workers have done the work of the
-    /// previous one, so seconds of deadlines take milliseconds.
+    /// Runs `action` while time passes. Returns its value, and the time passed by the gateway's
+    /// clock. A simulated clock advances in steps of 20 ms, each as soon as the workers have done
+    /// the work of the previous one, so seconds of deadlines take milliseconds.
     pub fn while_time_passes<T>(&self, action: impl FnOnce() -> T) -> (T, Duration) {
         self.while_time_passes_until(Duration::MAX, action)
     }
@@ -124,12 +124,12 @@ impl Gateway {
         (value, passed())
     }
 
-    /// Asserts that a timeout of `timeout` ends `action` by a simulated clock: never before it, and at most two
-    /// ticks after it. Send the bytes that start the timeout before the call: the clock stands still until
-    /// the gateway has read them.
+    /// Asserts that a timeout of `timeout` ends `action` by a simulated clock: never before it, and
+    /// at most two ticks after it. Send the bytes that start the timeout before the call: the clock
+    /// stands still until the gateway has read them.
     ///
-    /// The clock stops at the upper bound: an action that needs more time fails by its own timeout, and a busy
-    /// machine does not make it look late.
+    /// The clock stops at the upper bound: an action that needs more time fails by its own timeout,
+    /// and a busy machine does not make it look late.
     pub fn assert_times_out<T>(&self, timeout: Duration, action: impl FnOnce() -> T) -> T {
         assert!(self.clock.is_simulated(), "real time has no such bounds");
         // Real time: the bytes are on their way to a worker's thread.
@@ -157,8 +157,9 @@ impl Gateway {
         }
     }
 
-    /// Waits until the gateway has processed all input that reached it before this call. It sends two
-    /// requests to the admin port; the second begins in a later turn of its thread than the first.
+    /// Waits until the gateway has processed all input that reached it before this call. It sends
+    /// two requests to the admin port; the second begins in a later turn of its thread than the
+    /// first.
     pub fn barrier(&self) {
         self.metric("");
         self.metric("");

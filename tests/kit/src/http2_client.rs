@@ -1,5 +1,5 @@
-//! An HTTP/2 client, with prior knowledge or over TLS. Its own thread drives the connection, so the test's
-//! thread can block.
+//! An HTTP/2 client, with prior knowledge or over TLS. Its own thread drives the connection, so the
+//! test's thread can block.
 
 use std::{
     io,
@@ -189,8 +189,8 @@ impl Http2Client {
         self.ended.recv_timeout(CALL_TIMEOUT).expect("the connection ends")
     }
 
-    /// Waits for the end of the connection, at most 10 s of real time. Returns its outcome; `None` if it did
-    /// not end.
+    /// Waits for the end of the connection, at most 10 s of real time. Returns its outcome; `None`
+    /// if it did not end.
     pub fn try_wait_closed(&self) -> Option<Result<(), String>> {
         self.ended.recv_timeout(CALL_TIMEOUT).ok()
     }

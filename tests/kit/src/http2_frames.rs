@@ -128,7 +128,8 @@ impl RawHttp2 {
         raw
     }
 
-    /// Accepts a client: reads its preface and sends settings. `None` if it speaks another protocol.
+    /// Accepts a client: reads its preface and sends settings. `None` if it speaks another
+    /// protocol.
     pub fn accept(socket: TcpStream, pairs: &[(u16, u32)]) -> Option<Self> {
         let mut raw = Self::over(socket);
         raw.send(frame(kind::SETTINGS, 0, 0, &settings(pairs)));
@@ -198,8 +199,8 @@ impl RawHttp2 {
         }
     }
 
-    /// Reads frames until the outcome of `stream` is known. Call it for the first response of a connection:
-    /// the header compression of later ones is not decoded.
+    /// Reads frames until the outcome of `stream` is known. Call it for the first response of a
+    /// connection: the header compression of later ones is not decoded.
     pub fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             let Some(received) = self.read_frame() else { return Outcome::Closed };
@@ -219,7 +220,8 @@ impl RawHttp2 {
         }
     }
 
-    /// True if the other side ends the connection within 10 s. Its frames are read and not answered.
+    /// True if the other side ends the connection within 10 s. Its frames are read and not
+    /// answered.
     pub fn is_ended(&mut self) -> bool {
         let mut chunk = [0; 16 * 1024];
         loop {

@@ -1,5 +1,5 @@
-//! Python and Node.js with the packages that the tests need, and the programs that Python's wheels contain.
-//! `scripts/test --install` installs all of them.
+//! Python and Node.js with the packages that the tests need, and the programs that Python's wheels
+//! contain. `scripts/test --install` installs all of them.
 
 use std::{
     env,

@@ -1,7 +1,7 @@
 //! The kit that integration tests and benchmarks share. Nothing here is part of the gateway.
 //!
-//! A test writes its configuration, starts a gateway between a client and an upstream that it scripts, and reads
-//! what each of them received:
+//! A test writes its configuration, starts a gateway between a client and an upstream that it
+//! scripts, and reads what each of them received:
 //!
 //! ```ignore
 //! let upstream = Upstream::hello();
@@ -32,11 +32,13 @@
 //! | `pebble.rs` | Pebble, an authority that speaks ACME |
 //! | `tls.rs` | certificates made for a test, a TLS client, a TLS upstream |
 //! | `process.rs`, `terminal.rs`, `port.rs` | the binary as a child process, on a terminal, with ports that no other test takes |
+//! | `commands.rs`, `log_lines.rs`, `api_keys.rs` | commands run in the test's process; lines of an access log; keys of consumers |
 //! | `wait.rs`, `random.rs`, `ranks.rs` | waiting for events; numbers that are the same in every run; rank correlation |
 //! | `redis_server.rs`, `redis_topology.rs`, `options.rs` | real Redis servers: one, replicas, Cluster, Sentinel; options for them |
 //! | `override_proxy.rs`, `truncating_proxy.rs`, `stalling_proxy.rs` | proxies before Redis that replace replies, cut them off or hold them |
 //! | `scripts.rs`, `verdict.rs` | the Lua scripts, called alone and measured; short forms for a store's verdicts |
 //! | `faults.rs` | targets that fail on command, and a paced client that verifies each response |
+//! | `burst.rs` | servers with a short queue, and many clients at once |
 //! | `load.rs`, `bench.rs` | a load generator and a cheap upstream; limits, stores and statistics for benchmarks |
 //! | `interpreters.rs` | the Python, Node.js, Envoy and Caddy that `scripts/test` installs |
 //!
@@ -44,9 +46,12 @@
 #![allow(clippy::missing_panics_doc, reason = "every helper fails its test by panicking")]
 #![allow(clippy::disallowed_types, reason = "std's mutex is enough for threads of a test")]
 
+pub mod api_keys;
 pub mod backend;
 pub mod bench;
+pub mod burst;
 pub mod client;
+pub mod commands;
 pub mod dns_server;
 pub mod faults;
 pub mod gateway;
@@ -55,6 +60,7 @@ pub mod http2_frames;
 pub mod http2_upstream;
 pub mod interpreters;
 pub mod load;
+pub mod log_lines;
 pub mod options;
 pub mod override_proxy;
 pub mod pebble;

@@ -7,8 +7,8 @@ use tidegate::{
     secret::SharedSecret,
 };
 
-/// Long enough that a busy machine never looks like an outage. A server that is dead or refuses connections
-/// is detected at once anyway.
+/// Long enough that a busy machine never looks like an outage. A server that is dead or refuses
+/// connections is detected at once anyway.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of one reply, generous for the same reason.

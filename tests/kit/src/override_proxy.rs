@@ -43,14 +43,15 @@ impl OverrideProxy {
         *self.reply.lock().expect("no panic") = Some(reply.to_owned());
     }
 
-    /// Ends [`Self::reply_with`]. Connections on which the proxy has answered are closed at their next
-    /// command.
+    /// Ends [`Self::reply_with`]. Connections on which the proxy has answered are closed at their
+    /// next command.
     pub fn forward(&self) {
         *self.reply.lock().expect("no panic") = None;
     }
 }
 
-/// Forwards commands one by one, or answers them. A connection that has answered a command stops forwarding.
+/// Forwards commands one by one, or answers them. A connection that has answered a command stops
+/// forwarding.
 fn serve(client: TcpStream, mut server: TcpStream, reply: &Mutex<Option<String>>) {
     let mut own_replies = client.try_clone().expect("a socket");
     own_replies.set_nodelay(true).expect("no delay");

@@ -1,4 +1,5 @@
-//! Pebble, an authority that speaks ACME and is as strict as it may be: <https://github.com/letsencrypt/pebble>.
+//! Pebble, an authority that speaks ACME and is as strict as it may be:
+//! <https://github.com/letsencrypt/pebble>.
 
 use std::{
     fmt::Write,
@@ -45,7 +46,8 @@ pub struct Pebble {
 
 /// How it differs from a lenient authority.
 struct PebbleOptions {
-    /// External accounts: a key's identifier and the key in base64url. Without one, none is required.
+    /// External accounts: a key's identifier and the key in base64url. Without one, none is
+    /// required.
     accounts: Vec<(&'static str, &'static str)>,
     /// The share of good nonces that it rejects, in percent.
     rejected_nonces: &'static str,
@@ -67,7 +69,8 @@ impl Pebble {
         Self::with_options(ports, domains, PebbleOptions { accounts, rejected_nonces })
     }
 
-    /// [`Self::start`]; it accepts all good nonces, so that no order is repeated, and a test can count them.
+    /// [`Self::start`]; it accepts all good nonces, so that no order is repeated, and a test can
+    /// count them.
     pub fn with_all_nonces(ports: CheckedPorts, domains: &[&str]) -> Self {
         let options = PebbleOptions { accounts: Vec::new(), rejected_nonces: "0" };
         Self::with_options(ports, domains, options)

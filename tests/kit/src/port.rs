@@ -9,8 +9,8 @@ use std::{
 /// Ports for servers: below Linux' ephemeral range, which begins at 32768.
 const PORTS: Range<u16> = 16_384..32_768;
 
-/// A port on which nothing listens, reserved until this process ends: neither the system nor another
-/// test process will use it.
+/// A port on which nothing listens, reserved until this process ends: neither the system nor
+/// another test process will use it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
@@ -26,8 +26,8 @@ pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
-/// Reserves a port if nothing listens on it. The reservation is the UDP port of the same number, held
-/// until the process ends: it keeps other test processes away while no server listens on TCP.
+/// Reserves a port if nothing listens on it. The reservation is the UDP port of the same number,
+/// held until the process ends: it keeps other test processes away while no server listens on TCP.
 fn reserve(port: u16) -> bool {
     let Ok(claim) = UdpSocket::bind(("127.0.0.1", port)) else { return false };
     let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();

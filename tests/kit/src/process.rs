@@ -27,7 +27,8 @@ pub fn with_open_files(command: &Command, open_files: u64) -> Command {
     limited(command, &format!("ulimit -n {open_files}"))
 }
 
-/// `command` that cannot write files of more than 4 KiB, as on a disk that is nearly full: writes fail.
+/// `command` that cannot write files of more than 4 KiB, as on a disk that is nearly full: writes
+/// fail.
 pub fn with_small_files(command: &Command) -> Command {
     // In units of 512 bytes. Without the trap the signal ends the process.
     limited(command, "trap '' XFSZ && ulimit -f 8")

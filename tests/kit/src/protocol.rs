@@ -1,4 +1,5 @@
-//! The protocols of a gateway's clients, and a client for each, so that a test can check all of them.
+//! The protocols of a gateway's clients, and a client for each, so that a test can check all of
+//! them.
 
 mod any_client;
 
@@ -43,8 +44,8 @@ pub const HTTP1: [Protocol; 2] = [Protocol::Http1, Protocol::Http1Tls];
 /// HTTP/2, in clear and over TLS.
 pub const HTTP2: [Protocol; 2] = [Protocol::Http2, Protocol::Http2Tls];
 
-/// The names that the certificate covers: a request to another host over TLS gets a 421. The tests of routing
-/// need the names after the first.
+/// The names that the certificate covers: a request to another host over TLS gets a 421. The tests
+/// of routing need the names after the first.
 const NAMES: [&str; 12] = [
     "gateway.test",
     "a.test",
@@ -66,8 +67,8 @@ static IDENTITY: LazyLock<Identity> = LazyLock::new(|| Authority::new("testkit")
 static HTTP1_OVER_TLS: LazyLock<Arc<ClientConfig>> =
     LazyLock::new(|| Arc::new(trusting_client(&["http/1.1"])));
 
-/// The configuration's `listen` for all protocols: in clear, then with TLS. Writes the certificate's files
-/// to `directory`.
+/// The configuration's `listen` for all protocols: in clear, then with TLS. Writes the
+/// certificate's files to `directory`.
 pub(crate) fn listen(directory: &Path) -> String {
     let entry = IDENTITY.write(directory, "gateway").entry();
     format!(

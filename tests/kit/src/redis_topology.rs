@@ -208,7 +208,8 @@ impl SentinelTopology {
         });
     }
 
-    /// The index of the server that all sentinels report as the primary; `None` while they disagree.
+    /// The index of the server that all sentinels report as the primary; `None` while they
+    /// disagree.
     pub fn primary(&self) -> Option<usize> {
         let reported = |sentinel: &RedisServer| {
             let address: Vec<String> =

@@ -3,10 +3,7 @@
 use redis::{Connection, Pipeline};
 use tidegate::limit::Quota;
 
-#[path = "../../../src/redis/script_texts.rs"]
-mod script_texts;
-
-pub use self::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
+pub use tidegate::redis::script_texts::{ACQUIRE, ADJUST, CHARGE, PEEK};
 
 /// Commands in one pipeline.
 const BATCH: usize = 500;
@@ -70,8 +67,8 @@ impl ScriptCaller {
         admitted
     }
 
-    /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be [`ADJUST`].
-    /// Times are in ms.
+    /// Refunds each `(charged_at, cost)` at `now`, with one call each. The script must be
+    /// [`ADJUST`]. Times are in ms.
     pub fn refund(&mut self, key: &str, quota: &Quota, now: u64, charges: &[(u64, u64)]) {
         for batch in charges.chunks(BATCH) {
             let mut pipe = Pipeline::new();

@@ -1,4 +1,5 @@
-//! A TCP proxy whose open connections can stop passing bytes on, as after a partition of the network.
+//! A TCP proxy whose open connections can stop passing bytes on, as after a partition of the
+//! network.
 
 use std::{
     io::{Read, Write},
@@ -55,7 +56,8 @@ fn spawn_copies(client: &TcpStream, server: &TcpStream, stalls: &Arc<AtomicU64>)
     }
 }
 
-/// Forwards one direction until either side closes, or without effect once the connection has stalled.
+/// Forwards one direction until either side closes, or without effect once the connection has
+/// stalled.
 fn copy(mut from: TcpStream, mut to: TcpStream, stalls: &AtomicU64) {
     let opened_at = stalls.load(Relaxed);
     let mut buffer = [0; 16_384];

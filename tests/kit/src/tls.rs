@@ -135,8 +135,8 @@ impl Authority {
         roots
     }
 
-    /// The configuration of a client that trusts this authority and has `identity`, if any. It offers
-    /// `protocols` by ALPN.
+    /// The configuration of a client that trusts this authority and has `identity`, if any. It
+    /// offers `protocols` by ALPN.
     pub fn client(&self, identity: Option<&Identity>, protocols: &[&str]) -> ClientConfig {
         self.client_of(rustls::ALL_VERSIONS, identity, protocols)
     }
@@ -218,8 +218,8 @@ impl IdentityFiles {
     }
 }
 
-/// The configuration of a client that accepts every certificate and resumes no session. It offers `protocols`
-/// by ALPN.
+/// The configuration of a client that accepts every certificate and resumes no session. It offers
+/// `protocols` by ALPN.
 pub fn trusting_client(protocols: &[&str]) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).expect("versions");
@@ -270,8 +270,8 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Connects, and completes the handshake. `name` is the name that the client asks for (SNI) and expects; an
-/// address is not sent.
+/// Connects, and completes the handshake. `name` is the name that the client asks for (SNI) and
+/// expects; an address is not sent.
 ///
 /// # Errors
 ///
@@ -317,8 +317,8 @@ pub struct TlsUpstream {
 }
 
 impl TlsUpstream {
-    /// Passes the head of each request to `handler`, which writes a response. Returning false closes the
-    /// socket without the end of the TLS session (`close_notify`).
+    /// Passes the head of each request to `handler`, which writes a response. Returning false
+    /// closes the socket without the end of the TLS session (`close_notify`).
     pub fn start(
         config: ServerConfig,
         handler: impl Fn(&str, &mut TlsServerStream) -> bool + Send + Sync + 'static,

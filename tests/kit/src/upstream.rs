@@ -63,6 +63,16 @@ impl Upstream {
         })
     }
 
+    /// Like [`Self::hello`], but sends no `100 Continue` to a request that expects it.
+    pub fn silent_on_expect() -> Self {
+        Self::on_connection(|socket| {
+            let (mut buffer, bytes) = (Vec::new(), Mutex::default());
+            while read_request(socket, &mut buffer, &bytes, Continue::Never).is_some() {
+                let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+            }
+        })
+    }
+
     /// [`Self::hello`] on the given address.
     pub fn hello_on(address: &str) -> Self {
         let listener = listen(address);
@@ -104,6 +114,17 @@ impl Upstream {
         Self::on_each_socket(move |mut socket, _, _| handler(&mut socket))
     }
 
+    /// Answers the one request of each connection with a 413 before it has read the body.
+    pub fn impatient() -> Self {
+        Self::on_connection(|socket| {
+            let mut head = [0; 4096];
+            let _ = socket.read(&mut head);
+            let head = "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n";
+            let _ = write!(socket, "{head}Content-Length: 4\r\n\r\nlong");
+            read_until_closed(socket);
+        })
+    }
+
     /// Reads all bytes and never responds.
     pub fn silent() -> Self {
         Self::on_connection(|socket| {
@@ -142,8 +163,8 @@ impl Upstream {
     }
 }
 
-/// A listener on `address`. The backlog of the standard library, 128, overflows if a busy machine accepts late: the
-/// kernel then drops connections that a client has opened.
+/// A listener on `address`. The backlog of the standard library, 128, overflows if a busy machine
+/// accepts late: the kernel then drops connections that a client has opened.
 fn listen(address: &str) -> TcpListener {
     const BACKLOG: i32 = 4096;
     let address: SocketAddr = address.parse().expect("an address");
@@ -158,7 +179,8 @@ fn serve(mut socket: TcpStream, handler: &Handler, requests: &Requests, bytes: &
     let _ = socket.set_read_timeout(Some(Duration::from_secs(20)));
     let _ = socket.set_nodelay(true);
     let mut buffer = Vec::new();
-    while let Some(request) = read_request(&mut socket, &mut buffer, bytes) {
+    while let Some(request) = read_request(&mut socket, &mut buffer, bytes, Continue::WhenExpected)
+    {
         requests.lock().expect("no panic").push(request.clone());
         if !handler(&request, &mut socket) {
             return;
@@ -166,13 +188,21 @@ fn serve(mut socket: TcpStream, handler: &Handler, requests: &Requests, bytes: &
     }
 }
 
+/// Whether `100 Continue` is sent.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Continue {
+    WhenExpected,
+    Never,
+}
+
 /// Reads one request: its head, and the body that `Content-Length` or `chunked` announces.
 fn read_request(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,
     bytes: &Mutex<Vec<u8>>,
+    interim: Continue,
 ) -> Option<Vec<u8>> {
-    let mut fill = |buffer: &mut Vec<u8>| {
+    let fill = |socket: &mut TcpStream, buffer: &mut Vec<u8>| {
         let before = buffer.len();
         let filled = fill(socket, buffer);
         bytes.lock().expect("no panic").extend_from_slice(&buffer[before..]);
@@ -182,12 +212,15 @@ fn read_request(
         if let Some(at) = memmem::find(buffer, b"\r\n\r\n") {
             break at + 4;
         }
-        fill(buffer)?;
+        fill(socket, buffer)?;
     };
     let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
     let field = |name: &str| {
         head.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
     };
+    if interim == Continue::WhenExpected && field("expect:").is_some() && buffer.len() == end {
+        socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+    }
     let length = if let Some(length) = field("content-length:") {
         end + length.parse::<usize>().ok()?
     } else if field("transfer-encoding:").is_some() {
@@ -199,13 +232,13 @@ fn read_request(
             if buffer.ends_with(b"\r\n\r\n") && memmem::find(&buffer[end..], b"0\r\n").is_some() {
                 break buffer.len();
             }
-            fill(buffer)?;
+            fill(socket, buffer)?;
         }
     } else {
         end
     };
     while buffer.len() < length {
-        fill(buffer)?;
+        fill(socket, buffer)?;
     }
     Some(buffer.drain(..length).collect())
 }

@@ -34,8 +34,8 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
     }
 }
 
-/// Waits until `value` stays the same for 25 evaluations at an interval of 20 ms: what moves it has nothing left to do.
-/// Fails the test after [`TIMEOUT`]. Use it only where no event shows that.
+/// Waits until `value` stays the same for 25 evaluations at an interval of 20 ms: what moves it has
+/// nothing left to do. Fails the test after [`TIMEOUT`]. Use it only where no event shows that.
 pub fn until_unchanged<T: PartialEq>(what: &str, mut value: impl FnMut() -> T) {
     let start: Instant = clock::instant();
     let (mut last, mut same) = (value(), 0);
@@ -48,9 +48,9 @@ pub fn until_unchanged<T: PartialEq>(what: &str, mut value: impl FnMut() -> T) {
     }
 }
 
-/// Drives `future` while a simulated clock advances: [`STEP`] each ms, so that seconds of timeouts and pauses
-/// take milliseconds, and a server in another process still has time to answer. Returns the output, and
-/// how much time passed by the clock. Fails the test after [`TIMEOUT`].
+/// Drives `future` while a simulated clock advances: [`STEP`] each ms, so that seconds of timeouts
+/// and pauses take milliseconds, and a server in another process still has time to answer. Returns
+/// the output, and how much time passed by the clock. Fails the test after [`TIMEOUT`].
 pub async fn while_clock_advances<T>(
     clock: &Clock,
     future: impl Future<Output = T>,

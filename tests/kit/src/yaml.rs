@@ -1,9 +1,10 @@
-//! Configurations as literals in a test: indented like the code around them, with addresses filled in by name.
+//! Configurations as literals in a test: indented like the code around them, with addresses filled
+//! in by name.
 
 use std::fmt::Display;
 
-/// The configuration `yaml`, without its indentation, in which each `{name}` of `values` is replaced by its value.
-/// Other braces, as in `{*rest}`, stay.
+/// The configuration `yaml`, without its indentation, in which each `{name}` of `values` is
+/// replaced by its value. Other braces, as in `{*rest}`, stay.
 ///
 /// Panics if a name does not occur.
 pub fn fill<const N: usize>(yaml: &str, values: [(&str, impl Display); N]) -> String {
@@ -16,7 +17,8 @@ pub fn fill<const N: usize>(yaml: &str, values: [(&str, impl Display); N]) -> St
     text
 }
 
-/// `yaml` without the white space that begins each of its lines. Starts with the first line that has a key.
+/// `yaml` without the white space that begins each of its lines. Starts with the first line that
+/// has a key.
 pub fn without_indentation(yaml: &str) -> String {
     let yaml = yaml.trim_start_matches('\n').trim_end_matches(' ');
     let lines = yaml.lines().filter(|line| !line.trim().is_empty());

@@ -1,5 +1,5 @@
-//! The limiters of Rockset's article, one step of one thread at a time: a thread enters and, if it has to
-//! fetch or wait, resumes later.
+//! The limiters of Rockset's article, one step of one thread at a time: a thread enters and, if it
+//! has to fetch or wait, resumes later.
 
 /// A store that grants all or nothing.
 #[derive(Clone, Copy, Debug)]

@@ -37,8 +37,8 @@ fn assert_fixed_window(world: &World, admissions: &[Admission], ends: &[StoreTim
     assert!(admissions.iter().all(in_a_window), "admitted in no window");
 }
 
-/// Asserts the bounds that `src/limit/sliding_window.rs` states. Only intervals that begin with a charge
-/// matter.
+/// Asserts the bounds that `crates/limit/src/sliding_window.rs` states. Only intervals that begin
+/// with a charge matter.
 fn assert_sliding_window(world: &World, admissions: &[Admission]) {
     let quota = world.plan.limit.quota;
     let (limit, sub_window, window) = (quota.limit, quota.sub_window(), quota.window);

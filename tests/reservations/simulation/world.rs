@@ -150,7 +150,8 @@ pub(super) struct World {
     pub(super) store_calls: usize,
     /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
-    /// Maximum number of leased units that gateways could still spend when the store refused a request.
+    /// Maximum number of leased units that gateways could still spend when the store refused a
+    /// request.
     pub(super) max_unspent_at_refusal: u64,
     /// The sum of the admitted costs that were not refunded.
     admitted_cost: u64,

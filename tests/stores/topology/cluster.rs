@@ -171,7 +171,8 @@ async fn a_promoted_replica_is_followed_without_requests() {
     stop.cancel();
 }
 
-/// The record is deleted, but no node serves the slot in which deletions are recorded for other gateways.
+/// The record is deleted, but no node serves the slot in which deletions are recorded for other
+/// gateways.
 #[tokio::test]
 async fn a_local_reset_takes_effect_without_notification() {
     let cluster = RedisCluster::start();

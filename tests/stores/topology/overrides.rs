@@ -149,7 +149,8 @@ async fn lost_data_is_written_back_once_and_a_lost_version_is_not_mistaken() {
     let [one, other, third] = &mut gateways;
     one.set(own("acme", 5)).await.expect("a change");
     other.poll().await.expect("a reply");
-    // A change that one gateway has not seen is lost with the data: what that gateway knows comes back.
+    // A change that one gateway has not seen is lost with the data: what that gateway knows comes
+    // back.
     other.set(own("bread", 7)).await.expect("a change");
     let _: String = server.command(&["FLUSHALL"]);
     one.poll().await.expect("a reply");

@@ -50,7 +50,8 @@ async fn the_primary_named_by_sentinel_is_followed() {
         !keys.is_empty()
     };
 
-    // A failover while all servers are alive: no connection breaks, and the old primary is read-only.
+    // A failover while all servers are alive: no connection breaks, and the old primary is
+    // read-only.
     let _: String = redis.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
     eventually("Sentinel names the other", async || redis.primary() == Some(1)).await;
     let after = crate::support::limit("after-1", 1_000_000);

@@ -32,7 +32,8 @@ fn credentials(username: Option<&str>, password: &str) -> Credentials {
     Credentials { username: username.map(Box::from), password: Some(password.into()) }
 }
 
-/// Writes a CA's certificate, and a server's certificate and key, in PEM. Returns the CA's certificate.
+/// Writes a CA's certificate, and a server's certificate and key, in PEM. Returns the CA's
+/// certificate.
 fn certificates(directory: &Path) -> String {
     let mut params = CertificateParams::new(vec![]).expect("certificates");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -132,7 +133,8 @@ async fn user_and_password_are_taken_from_url_or_configuration() {
     }
 }
 
-/// The process's log, warnings and errors. It is global because servers are probed on another thread.
+/// The process's log, warnings and errors. It is global because servers are probed on another
+/// thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -41,8 +41,8 @@ pub(super) async fn sharded_gateway(
     (gateway, keys)
 }
 
-/// Charges a broad and a narrow limit together, in both orders, far more often than the narrow quota.
-/// Checks that both limits have counted exactly the admitted requests.
+/// Charges a broad and a narrow limit together, in both orders, far more often than the narrow
+/// quota. Checks that both limits have counted exactly the admitted requests.
 async fn assert_all_or_none(
     gateway: &LeaseGateway,
     broad: (&Arc<Limit>, u128),
@@ -110,7 +110,8 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
     assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + outstanding);
 }
 
-/// Checks a request with two limits while Redis is lost: the first has leased units, the second falls back.
+/// Checks a request with two limits while Redis is lost: the first has leased units, the second
+/// falls back.
 async fn assert_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
     let (mut redis, clock) = (RedisServer::start(), Clock::simulated(NOW));
     let options = if hangs { short_timeout_options(&redis) } else { options(&redis) };
@@ -189,8 +190,8 @@ async fn a_caller_cancelled_during_the_second_fetch_spends_no_unit_of_the_first(
     assert_eq!(gateway.charge_one(&first).await.remaining, 998);
 }
 
-/// A request refused at one server is refunded at the other in the background. Until then, its charge
-/// may cause refusals of other requests.
+/// A request refused at one server is refunded at the other in the background. Until then, its
+/// charge may cause refusals of other requests.
 #[tokio::test]
 async fn a_caller_refused_because_of_a_refunded_charge_is_admitted() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
@@ -249,7 +250,8 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     assert!(here.decide(&both).await.admitted);
 }
 
-/// The server that refused is lost, so the refusal cannot be revalidated; the other server charges nothing.
+/// The server that refused is lost, so the refusal cannot be revalidated; the other server charges
+/// nothing.
 #[tokio::test]
 async fn a_cached_refusal_outlives_its_server() {
     let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));

@@ -10,8 +10,8 @@ use super::TOKENS_A_MINUTE;
 /// The users' habits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Crowd {
-    /// Users who stay: a request every ten seconds, for ten minutes on average. A tenth of each minute's tokens
-    /// is new.
+    /// Users who stay: a request every ten seconds, for ten minutes on average. A tenth of each
+    /// minute's tokens is new.
     Regulars,
     /// Users who come once: three requests within a few seconds. All tokens of a minute are new.
     Strangers,

@@ -41,8 +41,8 @@ impl FleetReport {
         self.delays.get(at as usize).copied().unwrap_or(0)
     }
 
-    /// Bytes a second that Redis sends at the full load: a value is 2.7 MB long, and the logs have a thousand
-    /// times the tokens.
+    /// Bytes a second that Redis sends at the full load: a value is 2.7 MB long, and the logs have
+    /// a thousand times the tokens.
     pub(super) fn egress(&self) -> f64 {
         let Usage { values_read, log_read, .. } = self.usage;
         (values_read as f64 * VALUE_LEN + log_read as f64 * SCALE) / self.seconds

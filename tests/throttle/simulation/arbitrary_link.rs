@@ -138,8 +138,8 @@ impl FilterStore for ArbitraryLink {
     }
 }
 
-/// Syncs a filter with arbitrary replies, then with a correct store. Asserts that it and the filter of a
-/// new gateway have every token.
+/// Syncs a filter with arbitrary replies, then with a correct store. Asserts that it and the filter
+/// of a new gateway have every token.
 async fn assert_arbitrary_replies_lose_no_token(
     time: &VirtualTime,
     store: &FakeStore<'_>,

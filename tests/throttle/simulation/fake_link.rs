@@ -28,8 +28,8 @@ pub(crate) struct Faults {
     pub(crate) lost_calls: u64,
     /// One call in `lost_replies` is executed and its reply is lost; 0: none.
     pub(crate) lost_replies: u64,
-    /// One in `conflicting` pairs of gateway and minute is affected: until the minute ends, each of its
-    /// commits conflicts; 0: none.
+    /// One in `conflicting` pairs of gateway and minute is affected: until the minute ends, each of
+    /// its commits conflicts; 0: none.
     pub(crate) conflicting: u64,
     /// Redis is unreachable between these two times.
     pub(crate) outage: (StoreTime, StoreTime),

@@ -12,6 +12,9 @@ impl Explanation {
         if !path.is_empty() {
             writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
         }
+        if let Some(sent) = &self.sent_path {
+            writeln!(out, "           its path was sent as {sent}")?;
+        }
         if let Some(question) = &self.question {
             writeln!(out, "           a proxy asks about it by {question}")?;
         }
@@ -28,6 +31,12 @@ impl Explanation {
         if let Some(consumer) = &self.consumer {
             let plan = self.plan.as_ref().map_or(String::new(), |plan| format!(", plan {plan}"));
             writeln!(out, "consumer   {consumer}{plan}")?;
+        }
+        if let Some(reason) = self.consumer_undecided {
+            writeln!(
+                out,
+                "consumer   undecided: {reason}; the rest is for a caller without a consumer, and `--consumer NAME` names one"
+            )?;
         }
         if self.consumers_in_redis {
             writeln!(

@@ -235,7 +235,8 @@ impl Response {
     }
 }
 
-/// Decodes a chunked body. Returns the content and the length on the wire; `None` if a part is missing.
+/// Decodes a chunked body. Returns the content and the length on the wire; `None` if a part is
+/// missing.
 fn unchunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {

@@ -185,8 +185,8 @@ async fn serve(mut stream: TcpStream, mut site: Site) {
     }
 }
 
-/// Reads nothing until the behavior changes, and counts a request that arrives meanwhile. False at the
-/// connection's end.
+/// Reads nothing until the behavior changes, and counts a request that arrives meanwhile. False at
+/// the connection's end.
 async fn stand_still(stream: &TcpStream, site: &mut Site, is_counted: &mut bool) -> bool {
     if *is_counted {
         return site.behaviors.changed().await.is_ok();

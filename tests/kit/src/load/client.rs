@@ -60,8 +60,8 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// A connection is closed, a response is not HTTP/1.1, a 200's body has a wrong length, or the time limit
-    /// is exceeded.
+    /// A connection is closed, a response is not HTTP/1.1, a 200's body has a wrong length, or the
+    /// time limit is exceeded.
     pub fn run(&self) -> Result<Tally> {
         self.run_with(REQUEST)
     }
@@ -75,7 +75,8 @@ impl Load {
         self.run_each(|_, bytes| bytes.extend_from_slice(request))
     }
 
-    /// [`Self::run`] with a request of its own each time: `write` adds the one of this number, from 0, to an empty buffer.
+    /// [`Self::run`] with a request of its own each time: `write` adds the one of this number, from
+    /// 0, to an empty buffer.
     ///
     /// # Errors
     ///
@@ -91,8 +92,9 @@ impl Load {
         })
     }
 
-    /// Sends a request every `1 / rate` seconds, for all of `requests`. Returns the sorted latencies,
-    /// each from the time at which the request was due: waiting for a free connection counts.
+    /// Sends a request every `1 / rate` seconds, for all of `requests`. Returns the sorted
+    /// latencies, each from the time at which the request was due: waiting for a free connection
+    /// counts.
     ///
     /// # Errors
     ///
@@ -189,8 +191,8 @@ impl Load {
 }
 
 impl IdleConnections {
-    /// Opens `count` connections to `target`. Each sends one request, `concurrency` at a time; with 0, none
-    /// is sent.
+    /// Opens `count` connections to `target`. Each sends one request, `concurrency` at a time; with
+    /// 0, none is sent.
     ///
     /// # Errors
     ///

@@ -137,8 +137,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Reads the available bytes. True if they complete a request. Requests have no bodies and are not
-    /// pipelined.
+    /// Reads the available bytes. True if they complete a request. Requests have no bodies and are
+    /// not pipelined.
     fn read_request(&mut self) -> std::io::Result<bool> {
         let mut buffer = [0; 4096];
         let read = self.stream.read(&mut buffer)?;

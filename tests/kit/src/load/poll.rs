@@ -1,9 +1,9 @@
 //! Waits for sockets without letting the core go idle.
 //!
-//! On a virtual machine, waking an idle core costs the waking process several microseconds. That time would
-//! be charged to the process under test, most often when the load generator has the least work. So a waiting
-//! thread polls for a while before it sleeps. It yields in between, because the load generator and the
-//! upstream share one core.
+//! On a virtual machine, waking an idle core costs the waking process several microseconds. That
+//! time would be charged to the process under test, most often when the load generator has the
+//! least work. So a waiting thread polls for a while before it sleeps. It yields in between,
+//! because the load generator and the upstream share one core.
 
 use std::{os::fd::OwnedFd, thread};
 
@@ -50,7 +50,8 @@ impl Poll {
         Ok(tokens(&self.events))
     }
 
-    /// Waits until a socket is readable, for at most a second. Returns the tokens of the readable ones.
+    /// Waits until a socket is readable, for at most a second. Returns the tokens of the readable
+    /// ones.
     pub(super) fn wait(&mut self) -> Result<impl Iterator<Item = u64>> {
         self.events.clear();
         for _ in 0..SPINS {

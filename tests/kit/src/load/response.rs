@@ -24,7 +24,8 @@ enum Framing {
 ///
 /// # Errors
 ///
-/// It is not HTTP/1.1, or has neither `Content-Length` nor chunks: the load generator reuses connections.
+/// It is not HTTP/1.1, or has neither `Content-Length` nor chunks: the load generator reuses
+/// connections.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<ParsedResponse>> {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
     let (head, body) = (&bytes[..end], &bytes[end + 4..]);

@@ -21,8 +21,8 @@ const HTTP1_FIELDS: [&str; 6] = [
 
 /// One connection to a gateway, for one request at a time.
 ///
-/// Everywhere `headers` are whole lines, each with CR LF. The host is `gateway.test` unless a line `Host`
-/// has another one. Fields of an HTTP/1 connection are left out in HTTP/2.
+/// Everywhere `headers` are whole lines, each with CR LF. The host is `gateway.test` unless a line
+/// `Host` has another one. Fields of an HTTP/1 connection are left out in HTTP/2.
 pub struct AnyClient {
     /// The protocol that it speaks.
     pub protocol: Protocol,
@@ -105,8 +105,8 @@ impl AnyClient {
         self.start("GET", path, "", false)
     }
 
-    /// Sends a request's head. With `has_body` its body follows; in HTTP/1 it is sent in chunks unless
-    /// `headers` have its length.
+    /// Sends a request's head. With `has_body` its body follows; in HTTP/1 it is sent in chunks
+    /// unless `headers` have its length.
     pub fn start(
         &mut self,
         method: &str,
@@ -254,8 +254,8 @@ impl AnyClient {
         }
     }
 
-    /// Reads what is left of a response after its head, to the end of the connection in HTTP/1. `None` if the
-    /// stream or the connection was reset.
+    /// Reads what is left of a response after its head, to the end of the connection in HTTP/1.
+    /// `None` if the stream or the connection was reset.
     pub fn read_rest(&mut self) -> Option<Vec<u8>> {
         match &mut self.connection {
             Connection::Http1 { client, .. } => client.read_to_end().ok(),
@@ -263,8 +263,8 @@ impl AnyClient {
         }
     }
 
-    /// Reads the body of a response in chunks, after its head: its content and its trailers, as lines in
-    /// lower case. `None` if it is not complete.
+    /// Reads the body of a response in chunks, after its head: its content and its trailers, as
+    /// lines in lower case. `None` if it is not complete.
     pub fn read_chunked(&mut self) -> Option<(Vec<u8>, String)> {
         match &mut self.connection {
             Connection::Http1 { client, .. } => {

@@ -1,4 +1,5 @@
-//! Requests: sent to a gateway, admitted from its lease, refunded, or sent to the store without a lease.
+//! Requests: sent to a gateway, admitted from its lease, refunded, or sent to the store without a
+//! lease.
 
 use std::sync::Arc;
 

@@ -1,0 +1,103 @@
+//! Members of files: which of their values may be shown.
+
+use super::is_sensitive_name;
+
+/// Keys that are named like credentials and have harmless values.
+const HARMLESS_KEYS: [&str; 7] = [
+    "auth_optional",
+    "credentials",
+    "forward_credentials",
+    "hash_key",
+    "key",
+    "key_id",
+    "max_keys",
+];
+/// Prefixes of values that only name where a credential is.
+const REFERENCES: [&str; 6] = ["env:", "file:", "header:", "cookie:", "query:", "${"];
+/// Longest value of a member such as `tokens` that is taken for a number with a unit.
+const MAX_NUMBER: usize = 8;
+
+/// True if the values at `key`, and the items of a list there, are secrets or their hashes.
+pub fn is_secret_member(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    matches!(&*key, "keys" | "token")
+        || ["passphrase", "passwd", "password", "secret", "sha256"]
+            .iter()
+            .any(|word| key.contains(word))
+}
+
+/// True if the scalar `value` at `key` may be a credential, and must not be shown. The value may
+/// have more text behind it.
+pub fn hides_member(key: &str, value: &str) -> bool {
+    let is_secret = is_secret_member(key);
+    (is_secret || is_sensitive_name(key))
+        && !HARMLESS_KEYS.contains(&key)
+        && !is_reference(value)
+        && (is_secret || !is_like_rate(value))
+        && !(key.ends_with("tokens") && is_like_number(value))
+}
+
+/// True if the value names where a credential is. A default in a reference to a variable may be
+/// one.
+pub(super) fn is_reference(value: &str) -> bool {
+    let is_variable = value.starts_with("${");
+    REFERENCES.iter().any(|start| value.starts_with(start))
+        && !(is_variable && value.contains(":-"))
+        && (!is_variable || value.ends_with('}'))
+}
+
+/// Rates of other gateways count as well, such as `100r/s`: limits may be named like credentials,
+/// such as `per-token`.
+fn is_like_rate(value: &str) -> bool {
+    let after_digits = word(value).trim_start_matches(|c: char| c.is_ascii_digit());
+    let Some((unit, time)) = after_digits.split_once('/') else { return false };
+    let is_unit = |unit: &str| unit.len() <= 8 && unit.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_time = time.len() <= 8 && time.bytes().all(|b| b.is_ascii_alphanumeric());
+    after_digits.len() < word(value).len() && is_unit(unit) && is_time
+}
+
+fn is_like_number(value: &str) -> bool {
+    let word = word(value);
+    word.len() <= MAX_NUMBER
+        && word.starts_with(|c: char| c.is_ascii_digit())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.')
+}
+
+/// The value without the text behind it.
+fn word(value: &str) -> &str {
+    let end = |c: char| c.is_whitespace() || ",}]#".contains(c);
+    value.split(end).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_credentials_are_hidden() {
+        for (key, value) in [
+            ("password", "hunter2"),
+            ("sha256", "hunter2"),
+            ("keys", "hunter2"),
+            ("secret", "100r/s"),
+            ("token", "${X:-hunter2}"),
+            ("tokens", "hunter2"),
+            ("api_key", "12"),
+            ("my_sha256", "12"),
+            ("passwd", "12"),
+        ] {
+            assert!(hides_member(key, value), "{key}: {value}");
+        }
+        for (key, value) in [
+            ("secret", "env:X"),
+            ("token", "${X}"),
+            ("key", "token"),
+            ("per-token", "100r/s}"),
+            ("max_tokens", "12x"),
+            ("tokens", "12x}"),
+            ("name", "hunter2"),
+        ] {
+            assert!(!hides_member(key, value), "{key}: {value}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The kinds of time, one type each, so that no two kinds are compared by mistake. Only an
+//! [`Uptime`] converts to another kind: [`Uptime::to_coarse`].
+//!
+//! | type | read with | used for |
+//! |---|---|---|
+//! | [`StoreTime`] | `Clock::store_time`, Redis' `TIME` | the decisions of limits |
+//! | [`MonotonicTime`] | `Clock::monotonic` | what threads cache of a store's decisions |
+//! | [`CoarseTime`] | `CoarseClock::now`, [`Uptime::to_coarse`] | the deadlines of a worker's connections, the health of upstreams |
+//! | [`Uptime`] | `Clock::uptime` | timers and measured durations |
+//!
+//! Nothing here reads a clock.
+//!
+//! Lengths of time are a [`Duration`] or a number of ms. A point in time becomes a number only at
+//! the edge, where it is encoded: in the arguments of a script, in a header, in a log line, in an
+//! atomic.
+
+use std::{
+    ops::{Add, AddAssign, Sub, SubAssign},
+    time::Duration,
+};
+
+/// Defines a point in time in whole ms. A number of ms can be added and subtracted; the difference
+/// of two points of one kind is a number of ms.
+macro_rules! time_in_ms {
+    ($(#[$doc:meta])* $name:ident, $from:ident, $as:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        #[repr(transparent)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The start of the scale.
+            pub const ZERO: Self = Self(0);
+            /// Later than any time that is read from a clock.
+            pub const MAX: Self = Self(u64::MAX);
+
+            /// The time `ms` after the start of the scale.
+            pub const fn $from(ms: u64) -> Self {
+                Self(ms)
+            }
+
+            /// The ms since the start of the scale, for encoding.
+            pub const fn $as(self) -> u64 {
+                self.0
+            }
+
+            /// The ms from `earlier` to this time; 0 if `earlier` is later.
+            pub const fn saturating_sub(self, earlier: Self) -> u64 {
+                self.0.saturating_sub(earlier.0)
+            }
+
+            /// The ms from `earlier` to this time; `None` if `earlier` is later.
+            pub const fn checked_sub(self, earlier: Self) -> Option<u64> {
+                self.0.checked_sub(earlier.0)
+            }
+
+            /// This time `ms` later, at most [`Self::MAX`].
+            #[must_use]
+            pub const fn saturating_add(self, ms: u64) -> Self {
+                Self(self.0.saturating_add(ms))
+            }
+
+            /// This time `ms` later, or earlier if `ms` is negative.
+            #[must_use]
+            pub const fn saturating_add_signed(self, ms: i64) -> Self {
+                Self(self.0.saturating_add_signed(ms))
+            }
+
+            /// This time `ms` earlier, at least [`Self::ZERO`].
+            #[must_use]
+            pub const fn minus_ms(self, ms: u64) -> Self {
+                Self(self.0.saturating_sub(ms))
+            }
+
+            /// The ms from `other` to this time; negative if `other` is later.
+            pub const fn ms_since(self, other: Self) -> i64 {
+                self.0.cast_signed() - other.0.cast_signed()
+            }
+
+            /// This time, rounded up to a multiple of `ms` since the start of the scale; at most
+            /// [`Self::MAX`].
+            #[must_use]
+            pub const fn round_up(self, ms: u64) -> Self {
+                Self(self.0.div_ceil(ms).saturating_mul(ms))
+            }
+
+            /// This time, rounded down to a multiple of `ms` since the start of the scale.
+            #[must_use]
+            pub const fn round_down(self, ms: u64) -> Self {
+                Self(self.0 / ms * ms)
+            }
+
+            /// The whole periods of `ms` since the start of the scale.
+            pub const fn periods_of(self, ms: u64) -> u64 {
+                self.0 / ms
+            }
+        }
+
+        impl Add<u64> for $name {
+            type Output = Self;
+
+            fn add(self, ms: u64) -> Self {
+                Self(self.0 + ms)
+            }
+        }
+
+        impl AddAssign<u64> for $name {
+            fn add_assign(&mut self, ms: u64) {
+                self.0 += ms;
+            }
+        }
+
+        impl SubAssign<u64> for $name {
+            fn sub_assign(&mut self, ms: u64) {
+                self.0 -= ms;
+            }
+        }
+
+        impl Sub<u64> for $name {
+            type Output = Self;
+
+            fn sub(self, ms: u64) -> Self {
+                Self(self.0 - ms)
+            }
+        }
+
+        impl Sub for $name {
+            type Output = u64;
+
+            fn sub(self, earlier: Self) -> u64 {
+                self.0 - earlier.0
+            }
+        }
+    };
+}
+
+time_in_ms! {
+    /// The time by which limits are decided: the wall clock's or Redis', in ms since the Unix
+    /// epoch. It may be set back.
+    StoreTime, from_unix_ms, as_unix_ms
+}
+
+time_in_ms! {
+    /// Monotonic time in ms since a `Clock` was created. For a manual clock, the time since its
+    /// start.
+    MonotonicTime, from_ms, as_ms
+}
+
+time_in_ms! {
+    /// An [`Uptime`] in whole ms, rounded down. A worker's `CoarseClock` may lag by one
+    /// tick.
+    CoarseTime, from_ms, as_ms
+}
+
+/// Monotonic time in ns since a `Clock` was created, up to 584 years. Timers use it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Uptime(u64);
+
+impl Uptime {
+    /// When the clock was created.
+    pub const ZERO: Self = Self(0);
+    /// Later than any time that is read from a clock.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The uptime of a clock that was created this long ago.
+    pub const fn from_duration(since_creation: Duration) -> Self {
+        Self(nanos(since_creation))
+    }
+
+    /// The uptime of a clock that was created this many ns ago.
+    pub const fn from_nanos(since_creation: u64) -> Self {
+        Self(since_creation)
+    }
+
+    /// The time since the clock was created.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
+    /// The time from `earlier` to this; zero if `earlier` is later.
+    pub const fn saturating_sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// In whole ms, rounded down.
+    pub const fn to_coarse(self) -> CoarseTime {
+        CoarseTime(self.0 / 1_000_000)
+    }
+}
+
+/// `duration` in ns, at most `u64::MAX`.
+const fn nanos(duration: Duration) -> u64 {
+    let nanos = duration.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+}
+
+impl Add<Duration> for Uptime {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+}
+
+impl AddAssign<Duration> for Uptime {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}

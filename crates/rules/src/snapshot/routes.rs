@@ -1,0 +1,427 @@
+//! Compiles the `routes` section into the table and its routes.
+
+use std::sync::Arc;
+
+use ahash::RandomState;
+use hashbrown::{HashMap, HashSet};
+use http::Method;
+use smallvec::SmallVec;
+use tidegate_base::priority::Priority;
+use tidegate_config::{self as config, Config, CostConfig, Duration, ErrorFormat, MAX_FAULTS};
+use tidegate_identity::{CredentialSource, KeyPart};
+use tidegate_route::normalize::{Slashes, normalize, routed_form};
+use tidegate_route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
+use tidegate_upstream::Upstream;
+
+use super::auth::{self, AuthMethods};
+use super::balance;
+use super::inspection::InspectionNeeds;
+use super::policy::PlanLimit;
+use super::quota::QUOTA_KEYS;
+use super::route_edits::ReadHeaders;
+use super::section::Section;
+use super::{
+    Action, Doors, Inspection, LimitPolicy, Route, RouteTimeouts, access, cors, counted_headers,
+    decide, error_bodies, mirror, redirect, route_edits, route_match,
+};
+
+/// What routes refer to.
+#[derive(Clone, Copy)]
+pub(super) struct RouteParts<'a> {
+    pub(super) upstreams: &'a [Arc<Upstream>],
+    pub(super) limits: &'a [Arc<LimitPolicy>],
+    pub(super) tokens: &'a [CredentialSource],
+    pub(super) auth: &'a AuthMethods,
+}
+
+/// Compiles the table and its routes. Reports the faults of each route, and leaves out a route
+/// without a valid action or pattern.
+pub(super) fn compile(
+    root: &Section<'_>,
+    config: &Config,
+    parts: &RouteParts<'_>,
+) -> (RouteTable, Vec<Arc<Route>>, Option<Doors>) {
+    let RouteParts { upstreams, limits, tokens, auth } = *parts;
+    let serves = !config.routes.is_empty() || config.rate_limit_service.is_some();
+    root.at("routes").ensure(serves, "no route", "at least one, or `rate_limit_service`");
+    let definitions = Definitions::new(upstreams, limits);
+    let mut names = HashMap::<&str, usize, RandomState>::default();
+    let mut routes = Vec::new();
+    let mut rules = Vec::new();
+    for (index, route) in config.routes.iter().enumerate() {
+        let section = root.at("routes").index(index);
+        section.at("name").ensure_value_name(&route.name);
+        let has_name = section.can_read(&["name"]);
+        let first = if has_name { *names.entry(&route.name).or_insert(index) } else { index };
+        if first != index && !root.is_full() {
+            let what = format!("duplicate name `{}`", route.name);
+            let line = root.at("routes").index(first).at("name").line();
+            let expected = format!("a unique name (line {line} has it already)");
+            section.at("name").fault(what, &expected);
+        }
+        check_references(&section, route, config);
+        let rule = rule(&section, &route.matches);
+        let named = |key: &'static str, names: &[String]| {
+            named_limits(&section.at(key), names, rule.as_ref(), config, &definitions)
+        };
+        let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
+        if route.decide.is_some() {
+            for (index, policy) in charged.iter().enumerate() {
+                decide::check_limit(&section.at("limits").index(index), policy);
+            }
+        }
+        check_delays(&section, route, &definitions);
+        let access = access::compile(&section, route);
+        let strip_prefix = strip_prefix(&section, route);
+        let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
+        let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
+        let needs =
+            InspectionNeeds { charged: &limits, reported: &reported, hash_key: hash_key.as_ref() };
+        let inspection = Inspection::compile(&section, &needs, route);
+        check_reported(&section.at("status"), &reported, &charged);
+        let action = action(&section, route, config, &definitions, (reported, rule.as_ref()));
+        let auth = auth::of_route(&section, route, auth, config);
+        let read = ReadHeaders::new(counted_headers(&limits, tokens), auth.as_ref());
+        let edits = route_edits::compile(&section, route, rule.as_ref(), &read, config);
+        let settles = limits.iter().any(|policy| policy.cost.settled().is_some());
+        let has_variable_cost = limits.iter().any(|policy| policy.cost.is_variable());
+        let compress = super::compress::compile(&section, route, config);
+        let find = |name: &str| definitions.upstreams.get(name).copied();
+        let mirror = mirror::compile(&section, route, config, find);
+        let rule = rule.filter(|_| section.can_read(&["match"]));
+        rules.extend(rule.map(|rule| (index, rule)));
+        routes.extend(action.map(|action| {
+            Arc::new(Route {
+                name: route.name.as_str().into(),
+                action,
+                limits,
+                auth: auth.map(Box::new),
+                hash_key,
+                priority: route.priority.and_then(Priority::new),
+                throttle: route.throttle,
+                strip_prefix,
+                edits,
+                timeouts: RouteTimeouts {
+                    request: route.request_timeout.millis(),
+                    response_idle: route.response_idle_timeout.millis(),
+                    response_body: route.response_body_timeout.millis(),
+                    tunnel_idle: route.tunnel_idle_timeout.millis(),
+                },
+                max_body: route.max_body.0,
+                inspection,
+                settles,
+                has_variable_cost,
+                access,
+                cors: cors::compile(&section, route),
+                error_bodies: error_bodies::compile(&section, route),
+                error_format: error_format(route, config),
+                compress,
+                mirror,
+            })
+        }));
+    }
+    route_match::note_weights(root, &rules);
+    let table = table(root, config, rules.clone());
+    let doors = Doors::compile(root, &rules, &routes);
+    if !root.has_faults() {
+        redirect::check_loops(root, config, &table, &routes);
+    }
+    (table, routes, doors)
+}
+
+/// The form of the route's errors: the configured one, or that of the API whose tokens its limits
+/// count.
+fn error_format(route: &config::RouteConfig, config: &Config) -> ErrorFormat {
+    let preset = |name: &String| match &config.limits.get(name)?.cost {
+        CostConfig::Settled(settled) => settled.preset,
+        _ => None,
+    };
+    let counted = || route.limits.iter().find_map(preset).map(ErrorFormat::from);
+    route.refuse_as.or_else(counted).unwrap_or_default()
+}
+
+/// The default path pattern.
+const ANY_PATH: &str = "/{*rest}";
+
+/// The upstreams and limits that routes refer to, by name.
+struct Definitions<'a> {
+    upstreams: HashMap<&'a str, &'a Arc<Upstream>, RandomState>,
+    limits: HashMap<&'a str, &'a Arc<LimitPolicy>, RandomState>,
+}
+
+impl<'a> Definitions<'a> {
+    fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<LimitPolicy>]) -> Self {
+        Self {
+            upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
+            limits: limits.iter().map(|policy| (policy.limit.name(), policy)).collect(),
+        }
+    }
+}
+
+/// The names of the limits whose state a route reports.
+fn status(route: &config::RouteConfig) -> &[String] {
+    route.status.as_deref().unwrap_or_default()
+}
+
+fn check_references(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
+    if let Some(upstream) = &route.upstream {
+        let section = section.at("upstream");
+        section.ensure_reference("upstream", upstream, &config.upstreams);
+    }
+    for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
+        let mut seen = HashSet::<&str, RandomState>::default();
+        for (index, name) in names.iter().enumerate() {
+            let section = section.at(key).index(index);
+            section.ensure_reference("limit", name, &config.limits);
+            let what = format!("duplicate limit `{name}`");
+            section.ensure(seen.insert(name), &what, "each limit once");
+        }
+    }
+}
+
+/// Notes reported limits that count each route or path separately: a request to this route does not
+/// say which of them is meant. Limits that the route also charges count its own requests.
+fn check_reported(
+    section: &Section<'_>,
+    reported: &[Arc<LimitPolicy>],
+    charged: &[Arc<LimitPolicy>],
+) {
+    for policy in reported {
+        let is_unknown = |part: &&KeyPart| matches!(part, KeyPart::Route | KeyPart::Path);
+        let is_charged = charged.iter().any(|own| Arc::ptr_eq(own, policy));
+        if let Some(part) = policy.key.0.iter().find(is_unknown).filter(|_| !is_charged) {
+            let name = policy.limit.name();
+            let what = format!(
+                "`{name}` counts by `{part}`, and no request to this route says which: it is reported as null"
+            );
+            section.note(what, "a limit without this part in its key");
+        }
+    }
+}
+
+/// Compiles the route's action; `None` if it is faulty. `reported` are the limits that `status`
+/// names.
+fn action(
+    section: &Section<'_>,
+    route: &config::RouteConfig,
+    config: &Config,
+    definitions: &Definitions<'_>,
+    (reported, rule): (Vec<Arc<LimitPolicy>>, Option<&Rule>),
+) -> Option<Action> {
+    let set = [
+        ("upstream", route.upstream.is_some()),
+        ("redirect", route.redirect.is_some()),
+        ("respond", route.respond.is_some()),
+        ("status", route.status.is_some()),
+        ("decide", route.decide.is_some()),
+    ];
+    let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
+    let Some(first) = set.next() else {
+        if section.can_read(&["upstream", "redirect", "respond", "status", "decide"]) {
+            let what = "no action";
+            let expected = "`upstream`, `redirect`, `respond`, `status` or `decide`";
+            section.at("upstream").fault(what, expected);
+        }
+        return None;
+    };
+    if let Some(second) = set.next() {
+        let what = format!("both `{first}` and `{second}`");
+        section.at(second).fault(what, "one of them");
+        return None;
+    }
+    let pattern = rule.map(|rule| &rule.path);
+    if let Some(name) = &route.upstream {
+        let upstream = definitions.upstreams.get(name.as_str());
+        return upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)));
+    }
+    if let Some(redirect) = &route.redirect {
+        let section = section.at("redirect");
+        return redirect::compile(&section, redirect, pattern).map(Action::Redirect);
+    }
+    if let Some(fixed) = &route.respond {
+        let fixed = super::upstreams::respond(&section.at("respond"), fixed);
+        return Some(Action::Respond(fixed));
+    }
+    if let Some(own) = &route.decide {
+        return Some(Action::Decide(decide::compile(section, route, own, config, rule)));
+    }
+    let section = section.at("status");
+    section.ensure(!status(route).is_empty(), "no limit", "at least one");
+    Some(Action::Status(reported))
+}
+
+/// Reports a limit that may delay a request for its whole `request_timeout`.
+fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions: &Definitions<'_>) {
+    let Some(timeout) = route.request_timeout.millis() else { return };
+    for name in &route.limits {
+        let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
+        let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
+        let plans = policy.plans.iter().filter_map(|tier| match &tier.limit {
+            PlanLimit::Quota(limit) => Some(limit),
+            PlanLimit::Unlimited | PlanLimit::Blocked => None,
+        });
+        let waits = tiers
+            .chain(plans)
+            .chain([&policy.limit])
+            .map(|limit| u64::from(limit.algorithm().max_wait()));
+        let longest = waits.max().unwrap_or(0);
+        let limit = section.root().at("limits").entry(name);
+        let is_known = section.can_read(&["request_timeout", "name"])
+            && limit.can_read(&QUOTA_KEYS)
+            && limit.can_read(&["tiers", "enforce"]);
+        if policy.limit.enforce && longest > 0 && longest >= timeout && is_known {
+            let what = format!(
+                "`{name}` may delay a request for {}, but the request_timeout of route `{}` is {}",
+                Duration::from_millis(longest),
+                route.name,
+                route.request_timeout
+            );
+            let expected =
+                "a shorter max_wait (by default, it is the window), or a longer request_timeout";
+            limit.at("max_wait").fault(what, expected);
+        }
+    }
+}
+
+fn rule(section: &Section<'_>, matches: &config::RouteMatch) -> Option<Rule> {
+    let host = match &matches.host {
+        None => Some(HostPattern::Any),
+        Some(host) => HostPattern::parse(host)
+            .map_err(|error| report_pattern_error(&section.at("match").at("host"), error))
+            .ok(),
+    };
+    let pattern = path_pattern(&section.at("match"), matches);
+    let mut methods = Vec::new();
+    let mut seen = HashSet::<Method, RandomState>::default();
+    for (index, method) in matches.methods.iter().enumerate() {
+        match Method::from_bytes(method.0.as_bytes()) {
+            Ok(method) if !seen.insert(method.clone()) => {
+                let section = section.at("match").at("methods").index(index);
+                section.fault(format!("duplicate method `{method}`"), "each method once");
+            }
+            Ok(method) => methods.push(method),
+            Err(_) => {
+                let section = section.at("match").at("methods").index(index);
+                section.fault(format!("`{method}`"), "a method such as GET");
+            }
+        }
+    }
+    let conditions = route_match::conditions(&section.at("match"), matches);
+    Some(Rule { host: host?, path: pattern?, methods, conditions })
+}
+
+/// The pattern of `path` or `path_prefix` in the section `match`.
+fn path_pattern(section: &Section<'_>, matches: &config::RouteMatch) -> Option<PathPattern> {
+    let (key, pattern) = match (&matches.path, &matches.path_prefix) {
+        (Some(_), Some(_)) => {
+            let what = "both `path` and `path_prefix`";
+            section.at("path_prefix").fault_at_key(what, "one of them");
+            return None;
+        }
+        (Some(pattern), None) => ("path", PathPattern::parse(pattern)),
+        (None, Some(prefix)) => ("path_prefix", PathPattern::prefix(prefix)),
+        (None, None) => ("path", PathPattern::parse(ANY_PATH)),
+    };
+    pattern.map_err(|error| report_pattern_error(&section.at(key), error)).ok()
+}
+
+fn report_pattern_error(section: &Section<'_>, error: PatternError) {
+    match error {
+        PatternError::Host { host, why } => {
+            let expected = "a host such as api.example.com or *.example.com";
+            section.fault(format!("`{host}` ({why})"), expected);
+        }
+        PatternError::Path { path: configured, why } => {
+            let what = format!("`{configured}` ({why})");
+            let expected = if section.path().ends_with("path_prefix") {
+                "a prefix such as /login, which matches /login and all paths below it"
+            } else {
+                "a path such as /items/{id} or /files/{*rest}"
+            };
+            section.fault(what, expected);
+        }
+    }
+}
+
+/// The limits that the list at `section` names. Reports limits whose key has a path parameter that
+/// the route's path lacks.
+fn named_limits(
+    section: &Section<'_>,
+    names: &[String],
+    rule: Option<&Rule>,
+    config: &Config,
+    definitions: &Definitions<'_>,
+) -> Vec<Arc<LimitPolicy>> {
+    let mut named = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let found = definitions.limits.get(name.as_str()).zip(config.limits.get(name));
+        let Some((policy, configured)) = found else { continue };
+        let section = section.index(index);
+        for part in &configured.key {
+            let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
+            if !rule.path.params().contains(param) {
+                let what = format!(
+                    "`{name}` counts by `{part}`, which `{}` does not have",
+                    rule.path.as_str()
+                );
+                section.fault(what, &section.path_with(part, param));
+            }
+        }
+        named.push(Arc::clone(policy));
+    }
+    named
+}
+
+/// The limit and its candidate, if any: a route charges both.
+fn with_candidate(policy: &Arc<LimitPolicy>) -> impl Iterator<Item = Arc<LimitPolicy>> {
+    [Some(policy), policy.candidate.as_ref()].into_iter().flatten().map(Arc::clone)
+}
+
+/// The prefix without a slash at its end; `None` if there is nothing to strip.
+fn strip_prefix(section: &Section<'_>, route: &config::RouteConfig) -> Option<Box<str>> {
+    let configured = route.strip_prefix.as_deref()?;
+    let is_plain = !configured.contains(['?', '#', '{', '}']);
+    let is_valid = is_plain
+        && normalize(configured, Slashes::Merge)
+            .is_ok_and(|normal| *routed_form(&normal, Slashes::Merge) == *configured);
+    let expected = "the beginning of a path, such as /v1";
+    section.at("strip_prefix").ensure(is_valid, &format!("`{configured}`"), expected);
+    let prefix = configured.trim_end_matches('/');
+    (!prefix.is_empty()).then(|| prefix.into())
+}
+
+/// Builds the table of `rules`, each paired with its route's index in the configuration.
+fn table(root: &Section<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> RouteTable {
+    let (indices, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
+    RouteTable::build(&rules).unwrap_or_else(|errors| {
+        for error in errors.into_iter().take(MAX_FAULTS) {
+            let (first, second) = (indices[error.first], indices[error.second]);
+            let (name, matches) = (&config.routes[first].name, &config.routes[second].matches);
+            let key = if matches.path_prefix.is_some() { "path_prefix" } else { "path" };
+            let line = root.at("routes").index(first).line();
+            let section = root.at("routes").index(second).at("match");
+            match error.kind {
+                ConflictKind::SameRequests => {
+                    let what = format!(
+                        "`{}` matches the same requests as route `{name}` (line {line})",
+                        rules[error.second].path.as_str()
+                    );
+                    let expected = "another host, path or method";
+                    let expected = if rules[error.second].conditions.is_empty() {
+                        expected.to_owned()
+                    } else {
+                        format!("{expected}, or other conditions")
+                    };
+                    section.at(key).fault(what, &expected);
+                }
+                ConflictKind::Weights => {
+                    let what = format!(
+                        "the weights up to this one, after route `{name}` (line {line}), exceed 100"
+                    );
+                    section.at("weight").fault(what, "at most 100 per cent together");
+                }
+            }
+        }
+        RouteTable::default()
+    })
+}

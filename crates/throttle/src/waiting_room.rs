@@ -1,0 +1,422 @@
+//! The waiting room: users that the throttle does not admit wait in the order of their arrival, and
+//! are admitted as places become free.
+//!
+//! # What it promises
+//!
+//! - The turn of tickets comes in the order of their places, to the second, at all gateways. A
+//!   place is the time of arrival, less a [`HeadStart`].
+//! - No more users are admitted than there are free places: `max_active`, less the active users,
+//!   less the places that were taken by users who may not be active yet.
+//! - A place is taken by a user that asks when it is its turn. Users who have left take none.
+//! - A ticket admits one token. Its holder must ask at least once in each half of `ticket_ttl`.
+//! - Memory and the work in Redis do not grow with the number of waiting users: clients carry their
+//!   places. The users who took a place are known for some seconds.
+//!
+//! # How
+//!
+//! A request that is refused gets a [`ticket`]: its place in the queue, which is the time of its
+//! arrival. The ticket is sent back with the next request. Each gateway counts the tickets that ask
+//! in each half of `ticket_ttl`, an [`RoomEpoch`], by intervals of places ([`counts`], [`place`]).
+//! Once a second it adds its counts to those of all gateways and reads the frontier ([`state`], in
+//! Redis `lua/waiting_room.lua`): it is the turn of tickets up to it. Such a user asks the shared
+//! state for a place ([`desk`], in Redis `lua/waiting_seat.lua`), and is admitted if one is free.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`ticket`] | signing and reading tickets |
+//! | [`place`] | places, epochs, and the intervals in which tickets are counted |
+//! | [`counts`] | the counts of one gateway |
+//! | [`state`] | the shared state: counts, frontier, free places. Pure |
+//! | `view` | what workers read: the frontier, a ticket's place and its expected wait |
+//! | [`desk`] | takes places for the users whose turn it is |
+//! | `redis` | the shared state in Redis |
+//! | `ticker` | the exchange once a second, and what a gateway does without Redis |
+
+pub mod counts;
+pub mod desk;
+pub mod place;
+mod redis;
+pub mod state;
+mod ticker;
+pub mod ticket;
+mod view;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use hashbrown::{HashMap, hash_map::Entry};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use self::{
+    counts::EpochCounts,
+    desk::{MAX_CLAIMS, SeatClaim},
+    state::{RoomState, Seat},
+    ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
+};
+pub use self::{
+    place::{QueueTime, RoomEpoch},
+    redis::RedisRoomStore,
+    ticker::{RoomStore, RoomTick, RoomTicker},
+    view::{RoomView, WaitBasis},
+};
+use tidegate_base::counter::Counter;
+use tidegate_base::time::StoreTime;
+use tidegate_redis::RedisFailure;
+use tidegate_system::secret::SharedSecret;
+
+/// Time after which a token is known to be active at all gateways, in ms.
+const KNOWN_ELSEWHERE: u64 = 5_000;
+
+/// Time until all gateways know whose turn it is, with some reserve, in ms.
+const LEARNS_OF_TURN: u64 = 3_000;
+
+/// The longest time until a user asks again that found no place free when it was its turn, in
+/// seconds.
+const TURN_RETRY: u64 = 3;
+
+/// How far the clocks of two gateways may differ, in seconds.
+const MAX_SKEW: u64 = 2;
+
+/// The compiled `throttle.waiting_room` section of the configuration, as far as the room itself
+/// needs it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RoomSettings {
+    /// Time after which a ticket expires if its holder does not ask, in ms.
+    pub ticket_ttl: u64,
+}
+
+impl RoomSettings {
+    /// The length of an epoch in seconds: a ticket that asks in each of them is valid for
+    /// `ticket_ttl`.
+    pub fn epoch_length(self) -> u64 {
+        (self.ticket_ttl / 2_000).max(1)
+    }
+
+    /// A head start in seconds.
+    pub fn seconds(self, head_start: HeadStart) -> u64 {
+        head_start.0 * self.ticket_ttl / 1_000
+    }
+
+    /// The longest time between two requests of a client that does as it is asked, in seconds.
+    fn max_retry(self) -> u64 {
+        (self.ticket_ttl / 3_000).max(1)
+    }
+
+    /// The longest time until a user asks whose turn has come, in ms: gateways learn of it with
+    /// their next exchanges.
+    fn longest_pause(self) -> u64 {
+        self.max_retry() * 1_000 + LEARNS_OF_TURN
+    }
+
+    /// Time for which no place is given out after an outage, in ms: the tickets of users who left
+    /// have expired, and the users that others admitted are counted as active everywhere.
+    pub fn hold(self) -> u64 {
+        self.ticket_ttl + KNOWN_ELSEWHERE
+    }
+}
+
+/// The place of a caller that waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WaitingPlace {
+    /// The ticket to send back.
+    pub ticket: [u8; TICKET_LEN],
+    /// The position in the queue, from 1.
+    pub place: u64,
+    /// The expected wait in seconds, at least 1.
+    pub expected_wait: u64,
+    /// What the expected wait is computed from.
+    pub basis: WaitBasis,
+    /// When to ask again, in seconds, at least 1.
+    pub retry_after: u64,
+    /// True if the caller sent no usable ticket.
+    pub is_new: bool,
+    /// True if it is the caller's turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
+    pub is_turn: bool,
+    /// Why the ticket that the caller sent was replaced.
+    pub fault: Option<TicketFault>,
+}
+
+impl WaitingPlace {
+    /// The ticket as text.
+    pub fn ticket(&self) -> &str {
+        std::str::from_utf8(&self.ticket).unwrap_or_default()
+    }
+}
+
+/// By how much earlier than it arrives a caller joins the queue, in lifetimes of a ticket. It
+/// overtakes the callers that arrived within that time before it, and no others, so all of them are
+/// admitted in the end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct HeadStart(pub u64);
+
+/// The users that have taken places and whose first responses have not begun: the number of
+/// requests of each.
+#[derive(Debug, Default)]
+struct EnteringUsers(Mutex<HashMap<u64, u32, RandomState>>);
+
+/// A request of a user that has taken a place, while its response has not begun. The place is kept
+/// meanwhile.
+#[derive(Debug)]
+pub struct EnteringUser {
+    holder: u64,
+    users: Arc<EnteringUsers>,
+}
+
+impl EnteringUser {
+    fn new(holder: u64, users: &Arc<EnteringUsers>) -> Self {
+        *users.0.lock().entry(holder).or_default() += 1;
+        Self { holder, users: Arc::clone(users) }
+    }
+}
+
+impl Drop for EnteringUser {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut requests) = self.users.0.lock().entry(self.holder) {
+            *requests.get_mut() -= 1;
+            if *requests.get() == 0 {
+                requests.remove();
+            }
+        }
+    }
+}
+
+/// Counters of the exchange with Redis. One thread writes them, any thread may read them.
+#[derive(Debug, Default)]
+pub struct RoomStats {
+    /// Commands sent to Redis.
+    pub calls: Counter,
+    failures: [Counter; RedisFailure::ALL.len()],
+}
+
+impl RoomStats {
+    fn count_failure(&self, failure: RedisFailure) {
+        self.failures[failure.index()].add(1);
+    }
+
+    /// Number of exchanges that failed with this kind of failure.
+    pub fn failures(&self, failure: RedisFailure) -> u64 {
+        self.failures[failure.index()].get()
+    }
+}
+
+/// The waiting room of a process.
+pub struct WaitingRoom {
+    settings: RoomSettings,
+    key: TicketKey,
+    counts: ArcSwap<EpochCounts>,
+    view: ArcSwap<RoomView>,
+    is_closed: AtomicBool,
+    /// The room as this gateway alone sees it.
+    own: Mutex<RoomState>,
+    entering: Arc<EnteringUsers>,
+    /// Number of requests since the last exchange whose turn it was while the room was closed.
+    turned_away: AtomicU64,
+    claims: mpsc::Sender<SeatClaim>,
+    /// The claims, until the desk takes them.
+    unserved: Mutex<Option<mpsc::Receiver<SeatClaim>>>,
+    /// The shared state for the ticker and for the desk, until they take it.
+    stores: Mutex<Vec<RedisRoomStore>>,
+    /// Counters of the exchange.
+    pub stats: RoomStats,
+}
+
+impl WaitingRoom {
+    /// An empty room at `now`. Gateways with the same `secret` accept each other's tickets.
+    pub fn new(settings: RoomSettings, secret: &SharedSecret, now: StoreTime) -> Arc<Self> {
+        let second = now.as_unix_ms() / 1_000;
+        let epoch = RoomEpoch::at(second, settings.epoch_length());
+        let (claims, unserved) = mpsc::channel(MAX_CLAIMS);
+        Arc::new(Self {
+            settings,
+            key: TicketKey::new(secret.for_tickets()),
+            counts: ArcSwap::from_pointee(EpochCounts::new(epoch, second)),
+            view: ArcSwap::from_pointee(RoomView::new(now)),
+            is_closed: AtomicBool::new(false),
+            own: Mutex::default(),
+            entering: Arc::default(),
+            turned_away: AtomicU64::default(),
+            claims,
+            unserved: Mutex::new(Some(unserved)),
+            stores: Mutex::default(),
+            stats: RoomStats::default(),
+        })
+    }
+
+    /// Shares the room through `stores`, each a connection to the same state, once the control loop
+    /// of the throttle begins.
+    pub fn share(&self, stores: [RedisRoomStore; 2]) {
+        *self.stores.lock() = stores.into();
+    }
+
+    /// One of the stores that [`Self::share`] has set.
+    pub(super) fn take_store(&self) -> Option<RedisRoomStore> {
+        self.stores.lock().pop()
+    }
+
+    /// The number of users that have taken a place and whose first response has not begun.
+    fn entering(&self) -> u64 {
+        self.entering.0.lock().len() as u64
+    }
+
+    /// Asks for a place for `holder`, whose turn it is; `None` if none is free or the shared state
+    /// cannot be reached. The control loop of the throttle must run. `now` is the time by the
+    /// filters' clock.
+    pub async fn claim(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
+        if self.is_entering(holder) {
+            return Some(EnteringUser::new(holder, &self.entering));
+        }
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.claims.try_send(SeatClaim { holder, now, answer }).ok()?;
+        self.enter(holder, answered.await.ok()?)
+    }
+
+    /// As [`Self::claim`], in the state of this gateway alone.
+    pub fn claim_alone(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
+        if self.is_entering(holder) {
+            return Some(EnteringUser::new(holder, &self.entering));
+        }
+        let seats = self.own.lock().claim(&[holder], now);
+        self.enter(holder, *seats.first()?)
+    }
+
+    fn is_entering(&self, holder: u64) -> bool {
+        self.entering.0.lock().contains_key(&holder)
+    }
+
+    fn enter(&self, holder: u64, seat: Seat) -> Option<EnteringUser> {
+        (seat != Seat::None).then(|| EnteringUser::new(holder, &self.entering))
+    }
+
+    /// The settings, which only a restart changes.
+    pub fn settings(&self) -> RoomSettings {
+        self.settings
+    }
+
+    /// The state as of the last exchange.
+    pub fn view(&self) -> Arc<RoomView> {
+        self.view.load_full()
+    }
+
+    /// True if the operator has closed the room: it gives out tickets, and admits none.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Closes the room, at once.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens the room again, at once.
+    pub fn open(&self) {
+        self.is_closed.store(false, Ordering::Relaxed);
+    }
+
+    /// The place of the caller `holder`, the keyed hash of its token, that sent this ticket. `now`
+    /// is the time by the filters' clock.
+    pub fn ask(
+        &self,
+        holder: u64,
+        sent: Option<&[u8]>,
+        head_start: HeadStart,
+        now: StoreTime,
+    ) -> WaitingPlace {
+        let second = now.as_unix_ms() / 1_000;
+        let (counts, view) = (self.counts.load(), self.view.load());
+        let epoch = counts.epoch();
+        let (opened, fault) = match sent.map(|text| self.verify(text, holder, second, epoch)) {
+            Some(Ok(ticket)) => (Some(ticket), None),
+            Some(Err(fault)) => (None, Some(fault)),
+            None => (None, None),
+        };
+        let is_new = opened.is_none();
+        let is_past = opened.is_some_and(|ticket| view.is_turn(ticket.queued_at));
+        let is_turn = is_past && !self.is_closed();
+        if is_past && !is_turn {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut ticket = opened.unwrap_or_else(|| {
+            let earlier = self.settings.seconds(head_start);
+            // Behind the frontier, its turn would come at once.
+            let first = view.frontier().second() + 1;
+            self.key.issue(holder, second.saturating_sub(earlier).max(first).min(second), 0)
+        });
+        if u64::from(ticket.counted_at) < epoch.start() {
+            let queued_at = ticket.queued_at.second();
+            if is_new && queued_at < epoch.start() {
+                counts.count_early(holder, queued_at);
+            } else if !is_past {
+                counts.count(holder, queued_at);
+            }
+            ticket.counted_at = counting_time(epoch, second);
+        }
+        let place = view.place(ticket.queued_at);
+        let expected_wait = view.expected_wait(place);
+        WaitingPlace {
+            ticket: match sent.and_then(|text| text.try_into().ok()) {
+                // A ticket has one text: signing it again would give the same.
+                Some(text) if opened == Some(ticket) => text,
+                _ => self.key.seal(ticket, holder),
+            },
+            place,
+            expected_wait,
+            basis: view.basis(),
+            retry_after: if is_past {
+                retry_within(holder, TURN_RETRY)
+            } else {
+                self.retry_after(holder, view.earliest_wait(place))
+            },
+            is_new,
+            is_turn,
+            fault,
+        }
+    }
+
+    /// Verifies a ticket at the time `second`.
+    fn verify(
+        &self,
+        text: &[u8],
+        holder: u64,
+        second: u64,
+        epoch: RoomEpoch,
+    ) -> Result<Ticket, TicketFault> {
+        let ticket = self.key.open(text, holder)?;
+        let latest = second + MAX_SKEW;
+        let counted_at = u64::from(ticket.counted_at);
+        // Another gateway may have begun the next epoch already.
+        if ticket.queued_at.second() > latest || counted_at > latest + epoch.length {
+            return Err(TicketFault::Future);
+        }
+        if counted_at < epoch.previous().start() {
+            return Err(TicketFault::Expired);
+        }
+        Ok(ticket)
+    }
+
+    /// When a caller is to ask again, in seconds: earlier near the front of the queue, and at
+    /// different times for different callers.
+    fn retry_after(&self, holder: u64, earliest_wait: u64) -> u64 {
+        let longest = self.settings.max_retry();
+        retry_within(holder, (earliest_wait / 4).clamp(TURN_RETRY.min(longest), longest))
+    }
+}
+
+/// A time of at most `longest` seconds, and at least two thirds of it, that differs between
+/// callers.
+fn retry_within(holder: u64, longest: u64) -> u64 {
+    longest - holder % (longest / 3 + 1)
+}
+
+/// The time that a ticket gets when it is counted in `epoch`, in seconds: one within the epoch.
+fn counting_time(epoch: RoomEpoch, second: u64) -> u32 {
+    let last = epoch.start() + epoch.length - 1;
+    second.clamp(epoch.start(), last).try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

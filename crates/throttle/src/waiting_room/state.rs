@@ -1,0 +1,393 @@
+//! The state that gateways share: how many tickets wait in which interval of places, and the
+//! frontier, up to which tickets are admitted. Pure: the time is a parameter.
+//! `lua/waiting_room.lua` is its twin in Redis.
+//!
+//! Once a second, for all gateways together, the frontier moves over as many counted tickets as
+//! fill the free places: `max_active`, less the active users, less the places that were taken
+//! lately, whose users may not be among the active ones yet. It never moves back. A user up to the
+//! frontier takes a place when it asks (`seats`).
+
+mod seats;
+
+use std::collections::BTreeMap;
+
+pub use self::seats::Seat;
+use tidegate_base::time::StoreTime;
+
+use self::seats::{SeatStep, Seats};
+use super::{
+    counts::IntervalCount,
+    place::{FIRST_NEW, QueueTime, RoomEpoch},
+};
+
+/// Time between two moves of the frontier, in ms.
+const STEP: u64 = 1_000;
+
+/// Time for which counts of tickets may be on their way, in ms. The frontier does not pass younger
+/// tickets.
+pub const SETTLE: u64 = 3_000;
+
+/// Time for which a gateway's report that it throttles is valid, in ms.
+pub const REPORT_VALID: u64 = 3_000;
+
+/// Time without an exchange, in ms, after which counts may be missing, and gateways may have given
+/// out places alone.
+const GAP: u64 = 5_000;
+
+/// Each point of a profile has this many times the tickets of the one before it.
+const POINT_GROWTH: f64 = 1.1;
+
+/// What a gateway reports of its throttle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// Nothing: it has not loaded its filters, or its throttle is off.
+    Silent,
+    /// It admits all users, because few are active.
+    Calm,
+    /// It throttles by the operator's choice.
+    Forced,
+    /// It throttles, because too many users are active.
+    Demanded,
+}
+
+/// A gateway's exchange with the shared state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoomCall {
+    /// The epoch of `counted`.
+    pub epoch: RoomEpoch,
+    /// Tickets counted since the last exchange, in the epoch before `epoch` and in `epoch`.
+    pub counted: [Vec<IntervalCount>; 2],
+    /// What the gateway does.
+    pub standing: Standing,
+    /// The estimated number of active users; `None` if the gateway does not know it, or its room is
+    /// closed.
+    pub active: Option<u64>,
+    /// The number of users that may be active.
+    pub max_active: u64,
+    /// The gateway's own frontier, from which a lost state starts again.
+    pub frontier: QueueTime,
+    /// Time for which no place is given out after an outage, in ms.
+    pub hold: u64,
+    /// The longest time between two requests of a waiting user, in ms.
+    pub ask: u64,
+    /// The number of users whose first request is in flight at the gateway.
+    pub entering: u64,
+    /// The number of requests since the last exchange whose turn it was, and that the closed room
+    /// refused.
+    pub turned_away: u64,
+    /// The longest head start, in ms: how far the frontier stays behind while all users are
+    /// admitted, so that users with a head start have places of their own in front of the queue.
+    pub head_start: u64,
+    /// Number of gateways that divide the places; 1 in the shared state.
+    pub share: u64,
+}
+
+/// The number of waiting tickets up to a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ProfilePoint {
+    /// The second before which they are, since the Unix epoch.
+    pub second: u64,
+    /// The tickets between the frontier and this second.
+    pub tickets: u64,
+}
+
+/// The reply to a [`RoomCall`].
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RoomReply {
+    /// The last admitted place.
+    pub frontier: QueueTime,
+    /// The base of the distances of the next epoch.
+    pub base: u64,
+    /// When a gateway last reported [`Standing::Demanded`].
+    pub demanded_at: StoreTime,
+    /// When all users were last admitted.
+    pub calm_at: StoreTime,
+    /// The time of the state, in ms.
+    pub now: StoreTime,
+    /// Number of exchanges in the last step: about the number of gateways.
+    pub gateways: u64,
+    /// Tickets that the frontier has passed since the state began.
+    pub turns: u64,
+    /// Users who may not be active yet: they have taken a place lately, or are expected to take a
+    /// free one.
+    pub pending: u64,
+    /// Waiting tickets by place.
+    pub profile: Vec<ProfilePoint>,
+}
+
+impl RoomReply {
+    /// The number of waiting tickets.
+    pub fn waiting(&self) -> u64 {
+        self.profile.last().map_or(0, |point| point.tickets)
+    }
+
+    /// True if a gateway throttles, because too many users are active.
+    pub fn is_demanded(&self) -> bool {
+        self.demanded_at > StoreTime::ZERO
+            && self.now.saturating_sub(self.demanded_at) <= REPORT_VALID
+    }
+
+    /// True if gateways throttled when the last one of them ended.
+    pub fn was_throttling(&self) -> bool {
+        self.calm_at < self.demanded_at
+    }
+}
+
+/// The tickets that were counted in an epoch.
+#[derive(Clone, Debug)]
+struct EpochTable {
+    base: u64,
+    /// By the ids of intervals.
+    counts: BTreeMap<u64, u64>,
+}
+
+/// An interval of places with waiting tickets. It ends before `end`; both are seconds.
+struct PlaceInterval {
+    first: u64,
+    end: u64,
+    tickets: f64,
+}
+
+/// The shared state.
+#[derive(Clone, Debug, Default)]
+pub struct RoomState {
+    /// False until the first exchange.
+    exists: bool,
+    frontier: u64,
+    /// The newest epoch of an exchange.
+    epoch: u64,
+    /// From this epoch on, the counts are complete.
+    complete_from: u64,
+    /// The epoch to which `next_base` belongs.
+    next_epoch: u64,
+    next_base: u64,
+    moved_at: u64,
+    /// No place is given out before this time.
+    held_until: u64,
+    throttled_at: u64,
+    demanded_at: u64,
+    calm_at: u64,
+    /// The largest number of active users that was reported since the last step.
+    active: Option<u64>,
+    calls: u64,
+    gateways: u64,
+    turns: u64,
+    pending: u64,
+    seats: Seats,
+    tables: BTreeMap<u64, EpochTable>,
+    profile: Vec<ProfilePoint>,
+}
+
+impl RoomState {
+    /// Exchanges with a gateway at `now`.
+    pub fn exchange(&mut self, call: &RoomCall, now: StoreTime) -> RoomReply {
+        let time = now.as_unix_ms();
+        self.begin(call, time);
+        for (epoch, counts) in [call.epoch.previous(), call.epoch].into_iter().zip(&call.counted) {
+            self.add(epoch, counts);
+        }
+        self.calls += 1;
+        self.seats.report(call, time);
+        self.active = self.active.max(call.active);
+        let is_calm = self.report(call.standing, time);
+        let is_due = self.moved_at > time || time - self.moved_at >= STEP;
+        if is_due && self.epoch == call.epoch.index {
+            self.step(call, time, is_calm);
+        }
+        RoomReply {
+            frontier: QueueTime::from_micros(self.frontier),
+            base: self.base_after(call.epoch),
+            demanded_at: StoreTime::from_unix_ms(self.demanded_at),
+            calm_at: StoreTime::from_unix_ms(self.calm_at),
+            now,
+            gateways: self.gateways,
+            turns: self.turns,
+            pending: self.pending,
+            profile: self.profile.clone(),
+        }
+    }
+
+    /// Adopts the frontier of another state.
+    pub fn follow(&mut self, frontier: QueueTime) {
+        self.frontier = frontier.as_micros();
+    }
+
+    /// Lets each of `holders`, whose turn it is, take a place if one is free.
+    pub fn claim(&mut self, holders: &[u64], now: StoreTime) -> Vec<Seat> {
+        self.seats.claim(holders, now, StoreTime::from_unix_ms(self.moved_at))
+    }
+
+    /// Gives out no place before `until`.
+    pub fn hold(&mut self, until: StoreTime) {
+        self.held_until = self.held_until.max(until.as_unix_ms());
+    }
+
+    fn begin(&mut self, call: &RoomCall, time: u64) {
+        if !self.exists {
+            // A gateway that throttles since an earlier epoch has given out tickets. A state that
+            // was lost counts all of them before it admits any.
+            let is_throttling = matches!(call.standing, Standing::Forced | Standing::Demanded);
+            let is_lost = is_throttling && call.frontier.second() < call.epoch.start();
+            *self = Self {
+                exists: true,
+                frontier: call.frontier.as_micros(),
+                complete_from: if is_lost { call.epoch.index + 2 } else { 0 },
+                ..Self::default()
+            };
+        }
+        // Never ahead of the clock, which may be set back.
+        self.frontier = self.frontier.min(time * 1_000);
+        let index = call.epoch.index;
+        self.epoch = if self.epoch > index + 1 { index } else { self.epoch.max(index) };
+        let oldest = self.epoch.saturating_sub(3);
+        self.tables.retain(|index, _| *index >= oldest);
+        self.add(call.epoch, &[]);
+    }
+
+    /// Adds counts to the table of an epoch, which is created if it is missing.
+    fn add(&mut self, epoch: RoomEpoch, counts: &[IntervalCount]) {
+        let is_next = self.next_epoch == epoch.index;
+        let base = if is_next { self.next_base } else { self.frontier / 1_000_000 };
+        let new = EpochTable { base, counts: BTreeMap::new() };
+        let table = self.tables.entry(epoch.index).or_insert(new);
+        for count in counts {
+            *table.counts.entry(epoch.id(table.base, count.second)).or_default() += count.tickets;
+        }
+    }
+
+    /// Records what a gateway reports. True if everyone is to be admitted.
+    fn report(&mut self, standing: Standing, time: u64) -> bool {
+        match standing {
+            Standing::Silent => {}
+            Standing::Calm => {
+                return self.throttled_at > time || time - self.throttled_at > REPORT_VALID;
+            }
+            Standing::Forced => self.throttled_at = time,
+            Standing::Demanded => (self.throttled_at, self.demanded_at) = (time, time),
+        }
+        false
+    }
+
+    fn step(&mut self, call: &RoomCall, time: u64, is_calm: bool) {
+        let gap = time.saturating_sub(self.moved_at);
+        if self.moved_at > 0 && gap > GAP {
+            self.held_until = time + gap.min(call.hold);
+            self.seats.forget_shares();
+        }
+        self.moved_at = time;
+        // A clock that was set back ends a hold.
+        self.held_until = self.held_until.min(time + call.hold);
+        (self.gateways, self.calls) = (self.calls, 0);
+        let entering = self.seats.begin(SeatStep { time, gap, ask: call.ask });
+        let active = self.active.take();
+        if is_calm {
+            self.calm_at = time;
+            self.frontier = self.frontier.max(earliest(call, time) * 1_000_000);
+        }
+        let is_settled = time >= call.epoch.start() * 1_000 + SETTLE;
+        let has_counts = self.has_counts(call, time);
+        let free = match active {
+            Some(active) if has_counts && !is_calm => {
+                // Without the shared state, a gateway fills its part of all places: it cannot see
+                // what others admit.
+                let places = call.max_active as f64 / call.share.max(1) as f64;
+                Some((places - active as f64 - entering as f64).max(0.0))
+            }
+            _ => None,
+        };
+        let wanted = self.seats.give_out(free);
+        let wanted = if is_settled { wanted } else { 0.0 };
+        let left = self.walk(call, wanted, time);
+        let passed = (wanted - left).ceil() as u64;
+        self.turns += passed;
+        self.seats.pass(passed, time);
+        let expected = self.seats.expected();
+        self.pending = entering + expected.min(free.unwrap_or(expected)).ceil() as u64;
+    }
+
+    /// True if all waiting tickets are counted.
+    fn has_counts(&self, call: &RoomCall, time: u64) -> bool {
+        call.epoch.index >= self.complete_from && time >= self.held_until
+    }
+
+    /// Moves the frontier over at most `wanted` waiting tickets that are settled at `time`, and
+    /// makes the profile of the others. Returns by how many it moved less.
+    fn walk(&mut self, call: &RoomCall, wanted: f64, time: u64) -> f64 {
+        let (epoch, settled) = (call.epoch, time.saturating_sub(SETTLE) / 1_000);
+        let intervals = self.intervals(epoch);
+        let (mut left, mut waiting, mut shown) = (wanted, 0.0_f64, 0.0_f64);
+        let mut first_waiting = None;
+        let mut last = 0;
+        self.profile.clear();
+        for PlaceInterval { first, end, tickets } in intervals {
+            let (first_micros, end_micros) = (first * 1_000_000, end * 1_000_000);
+            if end_micros <= self.frontier || tickets <= 0.0 {
+                continue;
+            }
+            let width = (end_micros - first_micros) as f64;
+            let low = first_micros.max(self.frontier);
+            let mut rest = tickets * (end_micros - low) as f64 / width;
+            if left > 0.0 && end <= settled {
+                if rest <= left {
+                    left -= rest;
+                    self.frontier = end_micros;
+                    rest = 0.0;
+                } else {
+                    self.frontier = low + (left * width / tickets).floor() as u64;
+                    left = 0.0;
+                    rest = tickets * end_micros.saturating_sub(self.frontier) as f64 / width;
+                }
+            }
+            if rest > 0.0 {
+                first_waiting.get_or_insert(first);
+                waiting += rest;
+                last = end;
+                if waiting >= shown * POINT_GROWTH + 1.0 {
+                    shown = waiting;
+                    let tickets = waiting.floor() as u64;
+                    self.profile.push(ProfilePoint { second: end, tickets });
+                }
+            }
+        }
+        if waiting > shown && waiting >= 1.0 {
+            let tickets = waiting.floor() as u64;
+            self.profile.push(ProfilePoint { second: last, tickets });
+        }
+        if self.next_epoch != epoch.index + 1 {
+            let front = self.frontier / 1_000_000;
+            self.next_epoch = epoch.index + 1;
+            // While counts are missing, older tickets may wait than the first that was counted.
+            let first = first_waiting.filter(|_| self.has_counts(call, time)).unwrap_or(front);
+            self.next_base = first.min(earliest(call, time)).max(front);
+        }
+        left
+    }
+
+    /// The intervals with waiting tickets, in the order of places: what the epoch before counted,
+    /// whose tickets ask again in this one, and the new tickets of this one.
+    fn intervals(&self, epoch: RoomEpoch) -> Vec<PlaceInterval> {
+        let mut intervals = Vec::new();
+        for (epoch, from) in [(epoch.previous(), 0), (epoch, FIRST_NEW)] {
+            let Some(table) = self.tables.get(&epoch.index) else { continue };
+            for (id, tickets) in table.counts.range(from..) {
+                let seconds = epoch.seconds(table.base, *id);
+                let tickets = *tickets as f64;
+                intervals.push(PlaceInterval { first: seconds.start, end: seconds.end, tickets });
+            }
+        }
+        intervals
+    }
+
+    /// The base of the epoch after `epoch`, as far as it is known.
+    fn base_after(&self, epoch: RoomEpoch) -> u64 {
+        if self.next_epoch == epoch.index + 1 { self.next_base } else { self.frontier / 1_000_000 }
+    }
+}
+
+/// The first second, before `time`, that a new ticket may have as its place.
+fn earliest(call: &RoomCall, time: u64) -> u64 {
+    time.saturating_sub(call.head_start) / 1_000
+}
+
+#[cfg(test)]
+mod tests;

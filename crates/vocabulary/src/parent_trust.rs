@@ -1,0 +1,17 @@
+//! [`ParentTrust`]: whose `traceparent` is trusted.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The senders whose `traceparent` is trusted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParentTrust {
+    /// Every client's. Clients then decide how many requests are sampled.
+    All,
+    /// Only that of peers in `client.trusted_proxies`.
+    #[default]
+    TrustedProxies,
+    /// No sender's.
+    None,
+}
