@@ -35,7 +35,7 @@ fn compare(faults: &mut String, name: &str, own: &Outcomes, others: &Outcomes) {
             None if ours == theirs => continue,
             None => "differs, and is not in the table",
             Some(_) if ours == theirs => "does not differ, and is in the table",
-            Some(known) if known.outcome != theirs => "differs in another way",
+            Some(known) if !known.outcomes.contains(&&**theirs) => "differs in another way",
             Some(known) => {
                 assert!(!known.reason.is_empty(), "{stream}: no reason");
                 continue;
