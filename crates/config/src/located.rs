@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use saphyr_parser::{Marker, Parser, Span};
+use serde_json::Value;
 
 use self::builder::Builder;
 pub(super) use self::syntax::{control_character, syntax_fault};
@@ -20,6 +21,9 @@ use super::secret::EnvLookup;
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
+
+/// The id of all values that no file contains.
+const UNWRITTEN: usize = usize::MAX;
 
 /// One YAML value.
 #[derive(Debug)]
@@ -63,6 +67,29 @@ pub(super) struct LocatedEntry {
 }
 
 impl LocatedNode {
+    /// A value that no file contains, such as the placeholder of one that is missing.
+    pub(super) fn unwritten(value: &Value) -> Self {
+        let plain = |text: String| NodeKind::scalar(text, ScalarForm::Plain);
+        let kind = match value {
+            Value::Null => plain("null".to_owned()),
+            Value::Bool(flag) => plain(flag.to_string()),
+            Value::Number(number) => plain(number.to_string()),
+            Value::String(text) => NodeKind::scalar(text.clone(), ScalarForm::Quoted),
+            Value::Array(items) => {
+                NodeKind::List(items.iter().map(|item| Arc::new(Self::unwritten(item))).collect())
+            }
+            Value::Object(entries) => {
+                let entry = |(key, value): (&String, &Value)| LocatedEntry {
+                    key: Arc::new(Self::unwritten(&key.as_str().into())),
+                    value: Arc::new(Self::unwritten(value)),
+                };
+                NodeKind::Map(entries.iter().map(entry).collect())
+            }
+        };
+        let location = Location { line: 1, column: 1, width: 1 };
+        Self { id: UNWRITTEN, location, kind, size: 1, height: 1 }
+    }
+
     /// The text of a scalar that is not null.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {

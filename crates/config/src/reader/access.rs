@@ -111,7 +111,8 @@ impl<'de> MapAccess<'de> for FieldAccess<'_> {
                 self.reader.deserialize_node(seed, &entry.value, entry.location(), schema)
             }
             Some(Field { schema, .. }) => {
-                seed.deserialize(schema.placeholder()).map_err(de::Error::custom)
+                let node = LocatedNode::unwritten(&schema.placeholder());
+                self.reader.deserialize_node(seed, &node, node.location, schema)
             }
             None => Err(de::Error::custom("a value was requested before its key")),
         }
