@@ -15,8 +15,8 @@ use crate::{
     auth::ConsumerTable,
     clock::StoreTime,
     identity::KeySecret,
-    limit::{Adjustment, Admission, BlockEffect, Change, Charge},
-    plan,
+    limit::{Adjustment, BlockEffect, Change, Charge},
+    plan::{self, Admission},
     snapshot::{LimitPolicy, PlannedCharge, Snapshot},
     store::{charge_in_memory, memory::MemoryStore},
 };

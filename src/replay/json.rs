@@ -9,7 +9,7 @@ use super::{
     line::{LineError, LogLine, excerpt},
     logged_costs::LoggedCosts,
 };
-use crate::{clock::StoreTime, escape::escape, limit::Admission};
+use crate::{clock::StoreTime, escape::escape, plan::Admission};
 
 /// The fields of a line that are used; others are ignored.
 #[derive(Deserialize)]

@@ -4,7 +4,8 @@ use std::{rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
 use tidegate_envoy::rate_limit_service::{LimitOutcome, LimitRole, Permits};
-use tidegate_limit::{Admission, Charge, LeaseSize, Limit, Outcome, Verdict};
+use tidegate_limit::{Charge, LeaseSize, Limit, Outcome, Verdict};
+use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::LimitReport;
 use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall};
 use tidegate_store::{Correction, StoreError};

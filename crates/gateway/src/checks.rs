@@ -5,11 +5,10 @@ use std::{rc::Rc, sync::Arc};
 use tidegate_access::auth::AuthRefusal;
 use tidegate_http1::RequestHead;
 use tidegate_identity::Caller;
-use tidegate_limit::Admission;
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::plan::{
-    AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision, RequestSource,
-    RequestView, RoutePlan, decide, refused_admission,
+    Admission, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision,
+    RequestSource, RequestView, RoutePlan, decide, refused_admission,
 };
 use tidegate_rules::respond::LocalReply;
 use tidegate_rules::snapshot::OverridesAt;

@@ -3,9 +3,8 @@
 use std::{rc::Rc, sync::Arc};
 
 use tidegate_http1::RequestHead;
-use tidegate_limit::Admission;
 use tidegate_rules::error::{AuthOutage, GatewayError};
-use tidegate_rules::plan::{NextStep, RequestDecision};
+use tidegate_rules::plan::{Admission, NextStep, RequestDecision};
 use tidegate_rules::respond;
 use tidegate_rules::snapshot::{Action, Route};
 use tidegate_trace::ChildSpanKind;

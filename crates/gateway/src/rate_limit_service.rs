@@ -24,7 +24,7 @@ use tidegate_envoy::rate_limit_service::{
 };
 use tidegate_http1::{Fields, RequestHead, Version};
 use tidegate_identity::{Consumer, OwnedConsumer};
-use tidegate_limit::Admission;
+use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::{self, HeaderReader, LocalReply};
 use tidegate_rules::snapshot::{ChargeContext, DescriptorRule, agreed_name};
 use tidegate_store::StoreError;

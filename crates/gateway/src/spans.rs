@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tidegate_http1::RequestHead;
-use tidegate_limit::Admission;
-use tidegate_rules::plan;
+use tidegate_rules::plan::{self, Admission};
 use tidegate_throttle::POLICY;
 use tidegate_trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary};
 

@@ -70,7 +70,7 @@ pub use counts::Counts;
 pub use gcra::GcraState;
 pub use identity::LimitIdentity;
 pub use state::AlgorithmState;
-pub use verdict::{Admission, BlockEffect, DecisionSource, Outcome, StoreDecision, Verdict};
+pub use verdict::{BlockEffect, DecisionSource, Outcome, StoreDecision, Verdict};
 
 use tidegate_base::mix::folded_multiply;
 pub use tidegate_base::time::StoreTime;

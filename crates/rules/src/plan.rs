@@ -7,6 +7,7 @@
 //! - `decision.rs`: all checks in their order, and what may follow.
 //! - `request_view.rs`, `request_source.rs`: the parts of a request, or of a log line, that a
 //!   decision reads.
+//! - `admission.rs`: what the limits said of a request, as logs report it.
 //! - `via.rs`: loop detection.
 //! - `asked.rs`: requests that another proxy asks about.
 //! - `target.rs`: the host, and the path to forward.
@@ -25,6 +26,7 @@
 //! assert_eq!(plan::forwarded_path("/v1/items", Some("/v1")), "/items");
 //! ```
 
+mod admission;
 mod asked;
 mod condition;
 mod decision;
@@ -48,6 +50,7 @@ use std::{
 use http::Method;
 
 pub use self::{
+    admission::Admission,
     asked::{AskedRequest, AskedSource, QuestionForm},
     decision::{
         BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,

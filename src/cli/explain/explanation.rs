@@ -19,9 +19,8 @@ use crate::error::GatewayError;
 use crate::grpc;
 use crate::http1::{DescriptionError, Fields, RequestHead};
 use crate::identity::{Consumer, OwnedConsumer};
-use crate::limit::Admission;
 use crate::plan::{
-    self, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
+    self, Admission, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
     QuestionForm, RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource,
     RequestView, RoutePlan, RoutedRequest, SubjectDetails,
 };

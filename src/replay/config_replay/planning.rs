@@ -11,10 +11,9 @@ use crate::{
     error::GatewayError,
     http1::{BodyLength, Fields, RareFields, RequestHead, is_origin_form},
     identity::{Caller, CredentialSource},
-    limit::Admission,
     plan::{
-        self, AskedSource, BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute,
-        RequestAttributes, RequestSource, RequestView, RoutePlan, SubjectDetails,
+        self, Admission, AskedSource, BodyAccess, DecisionInput, LocalAnswer, NextStep,
+        RefusedRoute, RequestAttributes, RequestSource, RequestView, RoutePlan, SubjectDetails,
     },
     replay::{
         line::LogLine,

@@ -4,13 +4,12 @@ use std::borrow::Cow;
 
 use tidegate_http1::{BodyLength, DescriptionError};
 use tidegate_identity::{Caller, ClientAddress, Consumer, KeySecret, Subject, TokenHash};
-use tidegate_limit::Admission;
 use tidegate_tls::SelectedCertificate;
 use tidegate_usage::RequestMembers;
 
 use super::{
-    AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource, RequestView,
-    StatusPlan, Via, add_charges,
+    Admission, AskedRequest, AskedSource, MatchedRoute, RequestAttributes, RequestSource,
+    RequestView, StatusPlan, Via, add_charges,
     asked::{decide_asked, refuse_unrouted},
     check_access, forwarded_scheme, status_plan, target_key,
 };
