@@ -80,7 +80,7 @@ struct Reader {
 
 /// Sections, each before those within it, and the value types that their keys take.
 pub(crate) fn read() -> (Vec<Section>, Vec<ValueType>) {
-    let schema = config::schema().to_value();
+    let schema = config::schema();
     let definitions = schema["$defs"].as_object().expect("definitions").clone();
     let mut reader = Reader { definitions, sections: Vec::new() };
     let root = Section {
@@ -89,7 +89,7 @@ pub(crate) fn read() -> (Vec<Section>, Vec<ValueType>) {
             .to_owned(),
         keys: Vec::new(),
     };
-    reader.walk(&schema, root, None);
+    reader.walk(schema, root, None);
     let types = reader.value_types();
     (reader.sections, types)
 }

@@ -1,10 +1,8 @@
 //! `access_log`: where requests are logged, in which format and with which fields.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -12,7 +10,8 @@ use tidegate_scalar::{ScalarValue, impl_scalar};
 use tidegate_vocabulary::AccessField;
 
 /// The access log. `access_log: PATH` is short for `access_log: {to: PATH}`.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogConfig {
     /// Destination of the log.
@@ -28,7 +27,8 @@ pub struct AccessLogConfig {
 }
 
 /// Format of the access log.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AccessLogFormat {
     /// One JSON object per line.
@@ -124,26 +124,5 @@ impl AccessLogEntry {
             AccessLogConfig { to, format: None, fields: None } => to.serialize(serializer),
             log => log.serialize(serializer),
         }
-    }
-}
-
-impl JsonSchema for AccessLogEntry {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "AccessLogEntry".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let log = generator.subschema_for::<AccessLogConfig>();
-        let (pattern, description) = (LogDestination::PATTERN, LogDestination::EXPECTED);
-        json_schema!({
-            "anyOf": [
-                log,
-                {"type": "string", "pattern": pattern, "description": description},
-            ],
-        })
     }
 }

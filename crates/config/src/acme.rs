@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use http::Uri;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 use tidegate_vocabulary::AcmeChallenge;
@@ -13,11 +12,12 @@ use super::secret::SecretReference;
 
 /// A certificate that the gateway orders and renews itself, by ACME (RFC 8555). Setting it means
 /// agreement to the authority's terms of service.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AcmeConfig {
     /// DNS names of the certificate, 1 to 100, without wildcards: neither challenge can prove one.
-    #[schemars(length(min = 1, max = 100))]
+    #[cfg_attr(test, schemars(length(min = 1, max = 100)))]
     pub domains: Vec<DomainName>,
     /// Address to which the authority may write. Default: none.
     pub email: Option<EmailAddress>,
@@ -90,7 +90,8 @@ impl fmt::Display for AcmeStorageConfig {
 impl_scalar!(AcmeStorageConfig);
 
 /// An external account at the authority (RFC 8555, 7.3.4).
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EabConfig {
     /// Identifier of the key.

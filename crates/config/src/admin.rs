@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -11,7 +10,8 @@ use super::listen::Tls;
 use super::secret::SecretReference;
 
 /// The admin listener: health checks, metrics and the control API.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// IP address and port of the admin listener, or `unix:` and the path of a socket, to which

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use http::HeaderName;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_identity::ApiKeySource;
 use tidegate_scalar::{ScalarValue, impl_scalar};
@@ -16,7 +15,8 @@ use super::window::WindowConfig;
 
 /// A way to authenticate. It has exactly one kind: `api_key`, `basic`, `certificate`, `forward` or
 /// `jwt`.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AuthMethodConfig {
     /// API keys, whose hashes are in the records of consumers; `{}` takes all defaults. Default:
@@ -42,7 +42,8 @@ pub struct AuthMethodConfig {
 }
 
 /// API keys.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ApiKeyConfig {
     /// Places of the key, in order: `header:NAME`, `query:NAME` or `cookie:NAME`. In
@@ -60,7 +61,8 @@ impl Default for ApiKeyConfig {
 }
 
 /// Names and passwords.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct BasicAuthConfig {
     /// Leave `Authorization` in the forwarded request.
@@ -68,7 +70,8 @@ pub struct BasicAuthConfig {
 }
 
 /// Client certificates.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertificateAuthConfig {
     /// Part of the certificate that is the consumer's name: `san_uri`, `san_dns`, `subject_cn`, or

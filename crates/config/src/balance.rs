@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -11,22 +10,23 @@ use super::units::Duration;
 
 /// Health checks of the targets (active health): the gateway regularly requests a path from each
 /// target.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
     /// Path of the `GET` request to each target, with or without a query.
     pub path: String,
     /// Time between two checks of a target, varied at random by up to a tenth.
-    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h")))]
     pub interval: Duration,
     /// Maximum time for a check, from the connect to the head of its response.
-    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1m"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "1ms", "x-maximum" = "1m")))]
     pub timeout: Duration,
     /// Number of failed checks in a row after which a target is down, 1 to 100.
-    #[schemars(range(min = 1, max = 100))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
     pub unhealthy_after: u32,
     /// Number of passed checks in a row after which a target that was down is up, 1 to 100.
-    #[schemars(range(min = 1, max = 100))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
     pub healthy_after: u32,
     /// Statuses that pass a check, each alone or as a range.
     pub status: Vec<StatusRange>,
@@ -49,24 +49,25 @@ impl Default for HealthCheck {
 }
 
 /// Ejection of targets that fail requests (passive health).
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Ejection {
     /// Number of failures in a row that eject a target, 1 to 1000. A failed connect ejects it at
     /// once.
-    #[schemars(range(min = 1, max = 1000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000)))]
     pub failures: u32,
     /// Duration of the first ejection. It doubles each time the target fails again soon after its
     /// return.
-    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h")))]
     pub duration: Duration,
     /// Maximum duration of an ejection.
-    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "100ms", "x-maximum" = "24h")))]
     pub max_duration: Duration,
     /// Maximum share of the targets, in percent, that is ejected at a time while others are in
     /// service, 0 to
     /// 100. With 0 no target is ejected.
-    #[schemars(range(max = 100))]
+    #[cfg_attr(test, schemars(range(max = 100)))]
     pub max_share: u32,
 }
 
@@ -83,14 +84,15 @@ impl Default for Ejection {
 
 /// Bounds of the maximum number of requests in flight at a target, which follows the target's
 /// latency.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveConcurrency {
     /// Lower bound of the adapted maximum, 1 to 100000.
-    #[schemars(range(min = 1, max = 100_000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100_000)))]
     pub min: u32,
     /// Upper bound of the adapted maximum, 1 to 100000.
-    #[schemars(range(min = 1, max = 100_000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100_000)))]
     pub max: u32,
 }
 

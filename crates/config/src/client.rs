@@ -1,14 +1,14 @@
 //! `client`: how the client's address and access token are determined.
 
 use http::header;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_identity::CredentialSource;
 
 use super::units::Cidr;
 
 /// How the client's address and access token are determined.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Client {
     /// Networks of the proxies in front of the gateway. `X-Forwarded-For` is trusted only on their
@@ -16,7 +16,7 @@ pub struct Client {
     pub trusted_proxies: Vec<Cidr>,
     /// Prefix length, in bits, to which IPv6 client addresses are truncated before they are
     /// counted.
-    #[schemars(range(min = 1, max = 128))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 128)))]
     pub ipv6_prefix: u8,
     /// Headers and cookies that carry an access token. If a request carries several tokens, each is
     /// counted.

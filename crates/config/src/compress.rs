@@ -1,6 +1,5 @@
 //! `compress`: compression of response bodies.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_vocabulary::Encoding;
 
@@ -9,7 +8,8 @@ use super::units::Size;
 /// Compression of an upstream's responses. Some responses are never compressed: event streams,
 /// gRPC, upgrades, and responses with a `Content-Encoding`, a range, a digest or
 /// `Cache-Control: no-transform`.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Compress {
     /// Encodings, in order of preference. The order decides if the client prefers neither.
@@ -55,16 +55,17 @@ impl Compress {
 }
 
 /// The levels of compression.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CompressLevel {
     /// Level of gzip, 1 to 9.
     #[serde(default = "CompressLevel::default_gzip")]
-    #[schemars(range(min = 1, max = 9))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 9)))]
     pub gzip: u8,
     /// Level of zstd, 1 to 12.
     #[serde(default = "CompressLevel::default_zstd")]
-    #[schemars(range(min = 1, max = 12))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 12)))]
     pub zstd: u8,
 }
 

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::consumers_file::{ConsumerRecord, KeyRecord};
-use super::end_time::LastYear;
-use super::plain_text::{MAX_CONSUMER_NAME, consumer_name_pattern, printable_pattern};
-use super::strict_schema::range_pattern;
+#[cfg(test)]
+use super::{
+    end_time::LastYear,
+    plain_text::{MAX_CONSUMER_NAME, consumer_name_pattern, printable_pattern},
+    strict_schema::range_pattern,
+};
 
 /// The pattern of hashes of passwords: argon2 in the PHC string format, or bcrypt, at a bounded
 /// cost. That memory must suffice for the lanes it cannot say.
+#[cfg(test)]
 fn password_pattern() -> String {
     let [memory, passes, lanes] =
         [(8, 262_144), (1, 32), (1, 16)].map(|(least, most)| range_pattern(least, most));
@@ -24,7 +27,8 @@ fn password_pattern() -> String {
 }
 
 /// The consumers: in a file of their own, in this one, or in Redis.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConsumersConfig {
     /// Path of a YAML file with a list of consumers. When it changes, it is read again, and nothing
@@ -40,12 +44,19 @@ pub struct ConsumersConfig {
 }
 
 /// A consumer.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerConfig {
     /// Name of the consumer in counters, logs and headers: 1 to 128 printable characters without
     /// white space at an end, unique among the consumers.
-    #[schemars(length(min = 1, max = MAX_CONSUMER_NAME), extend("pattern" = consumer_name_pattern()))]
+    #[cfg_attr(
+        test,
+        schemars(
+            length(min = 1, max = MAX_CONSUMER_NAME),
+            extend("pattern" = consumer_name_pattern()),
+        )
+    )]
     pub name: String,
     /// Name of its plan. Default: none, and limits have their own quotas.
     pub plan: Option<String>,
@@ -53,14 +64,14 @@ pub struct ConsumerConfig {
     /// the month's last day where the month is shorter. Default: none, and the limit's `starts`
     /// applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 31))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 31)))]
     pub billing_day: Option<u8>,
     /// Its API keys; at most 64 in Redis.
     #[serde(default)]
     pub keys: Vec<ConsumerKeyConfig>,
     /// Hash of its password, for `basic`: argon2 as `argon2` prints it, or bcrypt as `htpasswd -B`
     /// does. Default: none.
-    #[schemars(extend("pattern" = password_pattern()))]
+    #[cfg_attr(test, schemars(extend("pattern" = password_pattern())))]
     pub password: Option<String>,
     /// Texts for your own tools, by name. The gateway does not use them.
     #[serde(default)]
@@ -90,23 +101,25 @@ impl ConsumerConfig {
 }
 
 /// An API key of a consumer. `tidegate key new` prints a key and its record.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerKeyConfig {
     /// Name of the key, for operators: at most 64 printable characters. Default: none.
-    #[schemars(length(max = 64), extend("pattern" = printable_pattern()))]
+    #[cfg_attr(test, schemars(length(max = 64), extend("pattern" = printable_pattern())))]
     pub id: Option<String>,
     /// SHA-256 of the key, in hexadecimal digits. The key itself is in no file.
-    #[schemars(regex(pattern = "^[0-9A-Fa-f]{64}$"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^[0-9A-Fa-f]{64}$")))]
     pub sha256: String,
     /// When the key ceases to be valid, such as `2027-01-01T00:00:00Z` or `2027-01-01`. Default:
     /// never.
-    #[schemars(extend("pattern" = LastYear::OF_KEYS.pattern()))]
+    #[cfg_attr(test, schemars(extend("pattern" = LastYear::OF_KEYS.pattern())))]
     pub expires: Option<String>,
 }
 
 /// The consumers that may use a route: each that has one of the plans or names.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteConsumersConfig {
     /// Names of plans.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -12,7 +11,8 @@ use super::units::Duration;
 /// Cross-origin resource sharing (Fetch standard): which scripts of other origins may use the
 /// route. The gateway answers preflights itself and replaces the upstream's own `Access-Control-*`
 /// headers.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
     /// Origins whose scripts may use the route: `https://app.example.com`, `https://*.example.org`
@@ -35,7 +35,7 @@ pub struct Cors {
     /// Time for which a browser may cache the response to a preflight; browsers have bounds of
     /// their own.
     #[serde(default = "Cors::default_max_age")]
-    #[schemars(extend("x-minimum" = "0ms"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0ms")))]
     pub max_age: Duration,
 }
 

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_limit::MAX_UNITS;
@@ -13,7 +12,8 @@ use tidegate_usage::{JsonPath, Preset};
 
 /// A cost that is known when the response ends: an estimate is charged before, and the difference
 /// afterwards.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SettledCostConfig {
     /// Units that are charged before: a number, a member of the request's JSON body (`json:PATH`)
@@ -23,7 +23,7 @@ pub struct SettledCostConfig {
     pub estimate: Option<EstimateConfig>,
     /// Units that are charged before a request that lacks the member or the header of `estimate`,
     /// or whose body is not JSON or has the member beyond `max_inspect`. Default: 1.
-    #[schemars(range(min = 1, max = 9_007_199_254_740_991_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 9_007_199_254_740_991_u64)))]
     pub missing_estimate: Option<u64>,
     /// Units that are charged in the end: a member of the response's JSON body, or of the last
     /// server-sent event that has it (`json:PATH`), a header of the response (`header:NAME`), the
@@ -32,9 +32,9 @@ pub struct SettledCostConfig {
     pub actual: Option<ActualConfig>,
     /// Instead of `actual`, members of the response's JSON body, each with a factor: a weighted
     /// sum, rounded up. With `preset`, factors of `input` and `output`.
-    #[schemars(extend("additionalProperties" = {
+    #[cfg_attr(test, schemars(extend("additionalProperties" = {
         "type": "number", "format": "double", "minimum": 0, "maximum": 1_000_000_000,
-    }))]
+    })))]
     pub weights: Option<BTreeMap<String, f64>>,
     /// Instead of `actual`, the tokens that a known API reports.
     pub preset: Option<Preset>,
@@ -47,7 +47,7 @@ pub struct SettledCostConfig {
     pub failed: Option<FailedConfig>,
     /// Maximum of the estimate and of the final charge. Default: none. A request whose estimate is
     /// more than its quota is refused.
-    #[schemars(range(min = 1, max = 9_007_199_254_740_991_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 9_007_199_254_740_991_u64)))]
     pub max: Option<u64>,
 }
 
@@ -94,13 +94,13 @@ pub enum FailedConfig {
 }
 
 /// The syntax of an estimate, for faults and the schema.
-const ESTIMATE_SYNTAX: &str =
+pub(super) const ESTIMATE_SYNTAX: &str =
     "a whole number from 1 to 9007199254740991, json:PATH such as json:max_tokens, or header:NAME";
 /// The syntax of `missing`, for faults and the schema.
-const MISSING_SYNTAX: &str = "a whole number from 0 to 9007199254740991, or estimate";
+pub(super) const MISSING_SYNTAX: &str = "a whole number from 0 to 9007199254740991, or estimate";
 
 /// The syntax of `failed`, for faults and the schema.
-const FAILED_SYNTAX: &str = "a whole number from 0 to 9007199254740991, or missing";
+pub(super) const FAILED_SYNTAX: &str = "a whole number from 0 to 9007199254740991, or missing";
 
 impl<'de> Deserialize<'de> for EstimateConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -147,22 +147,6 @@ impl Serialize for EstimateConfig {
             Self::Header(name) => serializer.collect_str(&format_args!("header:{name}")),
             Self::Json(path) => serializer.collect_str(&format_args!("json:{path}")),
         }
-    }
-}
-
-impl JsonSchema for EstimateConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "EstimateConfig".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": ESTIMATE_SYNTAX,
-            "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
-                {"type": "string", "pattern": "^(json:(\\*\\.)?[^\\s\"*+()=<>,|&\\[\\]]+|header:[!#-'*+.0-9A-Z^-z|~-]+)$"},
-            ],
-        })
     }
 }
 
@@ -232,16 +216,6 @@ impl Visitor<'_> for UnitsVisitor {
     }
 }
 
-fn units_schema(word: &str, syntax: &str) -> Schema {
-    json_schema!({
-        "description": syntax,
-        "oneOf": [
-            {"type": "integer", "minimum": 0, "maximum": MAX_UNITS},
-            {"type": "string", "enum": [word]},
-        ],
-    })
-}
-
 impl<'de> Deserialize<'de> for MissingConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let visitor = UnitsVisitor { word: "estimate", syntax: MISSING_SYNTAX };
@@ -258,16 +232,6 @@ impl Serialize for MissingConfig {
     }
 }
 
-impl JsonSchema for MissingConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "MissingConfig".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        units_schema("estimate", MISSING_SYNTAX)
-    }
-}
-
 impl<'de> Deserialize<'de> for FailedConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let visitor = UnitsVisitor { word: "missing", syntax: FAILED_SYNTAX };
@@ -281,15 +245,5 @@ impl Serialize for FailedConfig {
             Self::Units(units) => serializer.serialize_u64(*units),
             Self::Missing => serializer.serialize_str("missing"),
         }
-    }
-}
-
-impl JsonSchema for FailedConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "FailedConfig".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        units_schema("missing", FAILED_SYNTAX)
     }
 }

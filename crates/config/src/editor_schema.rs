@@ -3,14 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::strict_schema::tighten;
+use super::{schema::schema, strict_schema::tighten};
 
 /// A text with a reference.
 const REFERENCE: &str = "\\$\\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\\}";
 
 /// The schema for editors.
 pub fn editor_schema() -> Value {
-    let mut schema = super::schema().to_value();
+    let mut schema = schema().clone();
     tighten(&mut schema);
     allow_references(&mut schema);
     for (name, number) in [

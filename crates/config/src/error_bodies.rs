@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The body of the gateway's response to a refused or failed request. Variables are
 /// `{retry_after}`, the seconds of `Retry-After`, `{limit}`, the names of the limits that refused,
 /// and in a waiting room `{place}` and `{expected_wait}`.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBodyConfig {
     /// Path of a file with the body, at most 256 KiB. It is read at startup and at each reload. Set

@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use http::{HeaderName, header};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -13,7 +12,8 @@ use super::Duration;
 /// A service that decides who sends a request. It is asked with a GET without a body, which has
 /// `X-Forwarded-Method`, `-Proto`, `-Host`, `-Uri` and `-For`. A 2xx admits the request; the client
 /// gets any other answer as it is.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuthConfig {
     /// URL of the service, such as `http://127.0.0.1:9091/verify`.
@@ -35,12 +35,12 @@ pub struct ForwardAuthConfig {
     pub plan: Option<AnswerHeader>,
     /// Maximum time until the whole answer.
     #[serde(default = "ForwardAuthConfig::default_timeout")]
-    #[schemars(extend("x-minimum" = "10ms", "x-maximum" = "60s"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "10ms", "x-maximum" = "60s")))]
     pub timeout: Duration,
     /// How long a 2xx answer admits other requests with equal values of `request_headers`, whatever
     /// their method, host and path. `0s`: every request is asked for.
     #[serde(default = "ForwardAuthConfig::default_cache")]
-    #[schemars(extend("x-minimum" = "0s", "x-maximum" = "1h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0s", "x-maximum" = "1h")))]
     pub cache: Duration,
     /// What becomes of a request if the service cannot be reached, is too slow, or answers with a
     /// 5xx.
@@ -66,7 +66,8 @@ impl ForwardAuthConfig {
 }
 
 /// What becomes of a request if the service fails.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnAuthFailure {
     /// It is refused: with a 503, or the service's own 5xx.

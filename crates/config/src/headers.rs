@@ -1,10 +1,10 @@
 //! `headers`: the rate-limit headers of responses.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Rate-limit headers that are written on responses.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Headers {
     /// Write the `X-RateLimit-*` headers, which describe the limit with the least quota left.
@@ -28,7 +28,8 @@ impl Default for Headers {
 }
 
 /// What happens to an upstream's own rate-limit headers.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UpstreamRateHeaders {
     /// The gateway's replace them, on routes with limits.
@@ -41,7 +42,8 @@ pub enum UpstreamRateHeaders {
 }
 
 /// Draft of the IETF headers `RateLimit` and `RateLimit-Policy` that is written.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum StandardHeaders {
     /// None. This is the default because at least one client library ignores all rate-limit headers
     /// if these are present.

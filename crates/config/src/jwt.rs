@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use http::Uri;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -15,7 +14,8 @@ pub use tidegate_vocabulary::JwtAlgorithm;
 
 /// Signed tokens (JWT, RFC 7519) of an identity provider, in `Authorization: Bearer`. They are
 /// verified by the gateway and stay in the forwarded request.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JwtConfig {
     /// Issuer of the tokens: their claim `iss` must be equal to it.
@@ -38,7 +38,7 @@ pub struct JwtConfig {
     pub algorithms: Option<Vec<JwtAlgorithm>>,
     /// Difference of clocks that is tolerated when `exp`, `nbf` and `iat` are checked.
     #[serde(default = "JwtConfig::default_leeway")]
-    #[schemars(extend("x-minimum" = "0s", "x-maximum" = "10m"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0s", "x-maximum" = "10m")))]
     pub leeway: Duration,
     /// Claim that names the consumer, as `claim:NAME`.
     #[serde(default)]

@@ -27,6 +27,7 @@
 //! | `json_error` | mistakes in JSON, in our words |
 //! | `plain_text`, `end_time` | names and other printable texts; times at which keys and overrides end |
 //! | `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own, by the macro of `tidegate-scalar` |
+//! | `schema` | the JSON Schema of the types, from the file `schema.json`, which a test writes |
 //! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
 //!
 //! A file is parsed twice, because two YAML parsers may read a text differently. References to
@@ -91,6 +92,7 @@ mod redact;
 mod redirect;
 mod route_actions;
 mod routes;
+mod schema;
 mod secret;
 mod source;
 mod status;
@@ -111,7 +113,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use access_log::{AccessLogConfig, AccessLogFormat, LogDestination};
@@ -168,6 +169,7 @@ pub use route_actions::{
     HostHeader, MatchValue, RedirectConfig, RouteHeaders,
 };
 pub use routes::{RouteConfig, RouteMatch};
+pub use schema::schema;
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
 pub use status::{Status, StatusRange};
@@ -197,7 +199,8 @@ pub const MAX_READ: u64 = MAX_FILE_SIZE as u64 + 1;
 pub const MAX_FAULTS: usize = 50;
 
 /// The configuration of a Tidegate gateway.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Listeners for client connections. Default: `[{address: 127.0.0.1:8080}]`, and none if there
@@ -206,7 +209,7 @@ pub struct Config {
     pub listen: Vec<Listener>,
     /// Number of worker threads, 0 to 1024. 0 starts one per CPU core.
     #[serde(default)]
-    #[schemars(range(max = 1024))]
+    #[cfg_attr(test, schemars(range(max = 1024)))]
     pub workers: usize,
     /// The admin listener: health checks, metrics and the control API. Default: no admin listener.
     pub admin: Option<Admin>,
@@ -214,17 +217,17 @@ pub struct Config {
     /// the health of the rate limit service already report that it stops, so that load balancers
     /// send requests elsewhere.
     #[serde(default = "Config::default_drain_delay")]
-    #[schemars(extend("x-minimum" = "0ms"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0ms")))]
     pub drain_delay: Duration,
     /// Maximum time to finish requests in flight when the gateway stops, after `drain_delay`.
     #[serde(default = "Config::default_drain_timeout")]
-    #[schemars(extend("x-minimum" = "0ms"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0ms")))]
     pub drain_timeout: Duration,
     /// The access log, which has one line per request: `stderr`, `stdout`, `off`, or the path of a
     /// file or FIFO; or a mapping with `to`, `format` and `fields`. Tokens and queries are not
     /// logged.
     #[serde(default, with = "access_log::AccessLogEntry")]
-    #[schemars(with = "access_log::AccessLogEntry")]
+    #[cfg_attr(test, schemars(with = "access_log::AccessLogEntry"))]
     pub access_log: AccessLogConfig,
     /// Spans of requests for a trace collector. Default: none, and trace contexts are forwarded as
     /// they are.
@@ -247,7 +250,7 @@ pub struct Config {
     /// Rate limits, by name; `NAME: 100/1m` is short for a limit with `quota` and `window` alone. A
     /// limit that several routes name is one shared counter.
     #[serde(default, deserialize_with = "rate::read_limits")]
-    #[schemars(with = "BTreeMap<String, rate::LimitEntry>")]
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, rate::LimitEntry>"))]
     pub limits: BTreeMap<String, LimitConfig>,
     /// Ways to authenticate, by name, which routes name in `auth`.
     #[serde(default)]
@@ -439,9 +442,4 @@ fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     let location = Location { line, column, width: 1 };
     let file = FileText::new(name, valid);
     Fault::new(&file, location, &Mismatch::new(what, expected)).into()
-}
-
-/// The JSON Schema of the configuration after references are replaced.
-pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(Config)
 }

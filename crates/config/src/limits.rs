@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -17,14 +16,15 @@ use super::units::Duration;
 use super::window::{TimeZoneName, WindowConfig, WindowStart};
 
 /// A rate limit: a quota per window, counted per key.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LimitConfig {
     /// Algorithm by which requests are counted.
     #[serde(default)]
     pub algorithm: AlgorithmConfig,
     /// Maximum units of cost charged per window. With `concurrency`, units in flight at once.
-    #[schemars(range(min = 1, max = MAX_UNITS))]
+    #[cfg_attr(test, schemars(range(min = 1, max = MAX_UNITS)))]
     pub quota: u64,
     /// Length of the window, or `hour`, `day`, `week` or `month` for windows of the calendar, which
     /// only `fixed_window` has. With `concurrency`, the duration of a permit's lease, at least 1s.
@@ -37,7 +37,7 @@ pub struct LimitConfig {
     pub starts: Option<WindowStart>,
     /// Number of sub-windows of a `sliding_window`. It must divide the window into whole
     /// milliseconds. Default: 6, or the next smaller number that divides the window.
-    #[schemars(range(min = 1, max = 60))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 60)))]
     pub resolution: Option<u32>,
     /// Count the oldest sub-window of a `sliding_window` in full until it has left the window, so
     /// that no interval of the window's length admits more than the quota. If false, its count is
@@ -56,7 +56,7 @@ pub struct LimitConfig {
     /// Maximum cost that a header may give. A request header above it is answered with 400; a
     /// response header above it is charged as this maximum. Default: the quota (`leaky_bucket`: the
     /// slots within `max_wait`).
-    #[schemars(range(min = 1, max = MAX_UNITS))]
+    #[cfg_attr(test, schemars(range(min = 1, max = MAX_UNITS)))]
     pub max_cost: Option<u64>,
     /// Other quotas for some callers. The first tier that matches applies.
     #[serde(default)]
@@ -90,7 +90,7 @@ pub struct LimitConfig {
     /// Maximum time that a `leaky_bucket` delays a request. A request that would wait longer is
     /// refused with
     /// 429. Default: the window.
-    #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1193h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0ms", "x-maximum" = "1193h")))]
     pub max_wait: Option<Duration>,
     /// Maximum number of requests that a `leaky_bucket` delays at once, over all gateways that
     /// share it. Further requests are refused with 429. Default: only `max_wait` bounds them.
@@ -154,22 +154,24 @@ impl LimitConfig {
 }
 
 /// A block of callers that a limit refuses again and again.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BlockConfig {
     /// Number of refusals by the limit after which its key is blocked, 1 to 1000000.
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000)))]
     pub after: u32,
     /// Time within which they are counted, from the first refusal on: 1s to 24h.
-    #[schemars(extend("x-minimum" = "1s", "x-maximum" = "24h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "1s", "x-maximum" = "24h")))]
     pub within: Duration,
     /// Length of the block: 1s to 30d.
-    #[schemars(extend("x-minimum" = "1s", "x-maximum" = "30d"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "1s", "x-maximum" = "30d")))]
     pub r#for: Duration,
 }
 
 /// Algorithm by which a limit counts.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AlgorithmConfig {
     /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the
@@ -212,7 +214,7 @@ impl Default for CostConfig {
 }
 
 /// The syntax of a cost, for faults and the schema.
-const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it";
+pub(super) const COST_SYNTAX: &str = "a whole number from 1 to 9007199254740991, header:NAME, response:NAME, or a map that settles it";
 
 impl<'de> Deserialize<'de> for CostConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -264,23 +266,6 @@ impl Serialize for CostConfig {
     }
 }
 
-impl JsonSchema for CostConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "CostConfig".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": COST_SYNTAX,
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
-                {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
-                generator.subschema_for::<SettledCostConfig>(),
-            ],
-        })
-    }
-}
-
 /// Number of units leased from Redis at a time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reserve {
@@ -294,9 +279,9 @@ pub enum Reserve {
 }
 
 /// The range of a fixed reserve.
-const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
+pub(super) const RESERVE_RANGE: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// The syntax of a reserve, for faults and the schema.
-const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";
+pub(super) const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1 to 1048576";
 
 impl<'de> Deserialize<'de> for Reserve {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -345,21 +330,5 @@ impl Serialize for Reserve {
             Self::Auto => serializer.serialize_str("auto"),
             Self::Fixed(tokens) => serializer.serialize_u32(*tokens),
         }
-    }
-}
-
-impl JsonSchema for Reserve {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Reserve".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": RESERVE_SYNTAX,
-            "oneOf": [
-                {"type": "string", "enum": ["off", "auto"]},
-                {"type": "integer", "minimum": RESERVE_RANGE.start(), "maximum": RESERVE_RANGE.end()},
-            ],
-        })
     }
 }

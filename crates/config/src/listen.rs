@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::acme::AcmeConfig;
@@ -11,7 +10,8 @@ use super::redirect::RedirectHttps;
 use super::units::{Cidr, Maximum, Size, TimeoutConfig};
 
 /// A listener for client connections.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
     /// IP address and port to listen on. `localhost:8080` is 127.0.0.1:8080, and `:8080` is port
@@ -33,7 +33,8 @@ pub struct Listener {
 }
 
 /// TLS of a listener for clients: `certificates` or `acme`.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ListenerTls {
     /// The certificates. A client gets the certificate whose subject alternative names match the
@@ -51,7 +52,8 @@ pub struct ListenerTls {
 }
 
 /// TLS of another listener.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// The certificates. A client gets the certificate whose subject alternative names match the
@@ -61,7 +63,8 @@ pub struct Tls {
 }
 
 /// The files of a certificate.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertificateFiles {
     /// Path of the certificate chain, in PEM, with the server's certificate first.
@@ -74,7 +77,8 @@ pub struct CertificateFiles {
 }
 
 /// The peers that send a PROXY protocol header.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProxyProtocol {
     /// Networks of the load balancers. Each of their connections must begin with a header, whose
@@ -93,7 +97,8 @@ impl Listener {
 }
 
 /// Bounds of client connections and of the requests on them.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
     /// Maximum time to receive a request's head, counted from the accept or, on a kept-alive
@@ -106,14 +111,14 @@ pub struct Http {
     /// Beyond it, the request is answered with 408, or the response is cut off.
     pub body_timeout: TimeoutConfig,
     /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
-    #[schemars(extend("x-minimum" = "8KiB", "x-maximum" = "1MiB"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "8KiB", "x-maximum" = "1MiB")))]
     pub max_head: Size,
     /// Maximum number of header fields in a request, 1 to 1024; beyond it, 431.
-    #[schemars(range(min = 1, max = 1024))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1024)))]
     pub max_headers: u32,
     /// Maximum number of client connections open at once, over all workers. Further ones wait to be
     /// accepted.
-    #[schemars(range(min = 1))]
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub max_connections: u32,
     /// Maximum number of connections open at once from one client address (IPv6: from one network
     /// of `client.ipv6_prefix` bits). Further ones are closed at once. Trusted proxies are exempt.

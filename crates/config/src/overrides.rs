@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where overrides are kept without Redis: quotas that the admin API sets for a consumer, a key or
 /// a plan.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OverridesConfig {
     /// Path of a YAML file, which the admin API writes and an operator may edit. Its folder must be

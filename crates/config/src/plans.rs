@@ -1,14 +1,11 @@
 //! `plans`: the quotas of consumers, by limit, and their priorities.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
-use tidegate_base::priority::Priority;
 use tidegate_limit::MAX_UNITS;
 use tidegate_scalar::ScalarValue as _;
 
@@ -69,31 +66,6 @@ impl Serialize for PlanConfig {
     }
 }
 
-impl JsonSchema for PlanConfig {
-    fn schema_name() -> Cow<'static, str> {
-        "PlanConfig".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "The quotas of one plan, by limit.",
-            "type": "object",
-            "properties": {
-                PRIORITY_KEY: {
-                    "description": "How important requests of the plan's consumers are while an upstream with `max_requests`, \
-                        `max_connections` or `adaptive_concurrency` is full: from `0`, the most important, to `9`. A route's own `priority` wins. \
-                        Users of a plan with `0` to `4` get a head start in the waiting room.",
-                    "type": "integer",
-                    "minimum": 0,
-                    "maximum": Priority::LOWEST.number(),
-                    "default": Priority::default().number(),
-                },
-            },
-            "additionalProperties": generator.subschema_for::<PlanQuota>(),
-        })
-    }
-}
-
 /// The quota of a plan's consumers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PlanQuota {
@@ -108,9 +80,9 @@ pub enum PlanQuota {
 }
 
 /// The syntax, for faults and the schema.
-const SYNTAX: &str =
+pub(super) const SYNTAX: &str =
     "a quota such as 1000, or 1000/1m with the limit's own window; unlimited; or 0, which blocks";
-const UNLIMITED: &str = "unlimited";
+pub(super) const UNLIMITED: &str = "unlimited";
 const BLOCKED: &str = "blocked";
 
 /// True if a quota may have this number of units.
@@ -213,23 +185,5 @@ impl Serialize for PlanQuota {
             Self::Unlimited => serializer.serialize_str(UNLIMITED),
             Self::Blocked => serializer.serialize_u64(0),
         }
-    }
-}
-
-impl JsonSchema for PlanQuota {
-    fn schema_name() -> Cow<'static, str> {
-        "PlanQuota".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": SYNTAX,
-            "examples": [1000],
-            "oneOf": [
-                {"type": "integer", "minimum": 0, "maximum": MAX_UNITS},
-                {"type": "string", "enum": [UNLIMITED]},
-                {"type": "string", "pattern": Rate::PATTERN},
-            ],
-        })
     }
 }

@@ -1,10 +1,8 @@
 //! `100/1m`: a quota and its window in one value, which may stand for a limit.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
@@ -25,9 +23,6 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The accepted syntax where the window must have a fixed length.
-    const ROLLING_PATTERN: &str = "^[0-9]+/[0-9]+(ms|s|m|h|d)$";
-
     /// The rate, if its window has a fixed length.
     pub(super) fn parse_rolling(text: &str) -> Option<Self> {
         Self::parse(text).filter(|rate| rate.window.calendar().is_none())
@@ -137,26 +132,6 @@ impl<'de> Deserialize<'de> for LimitEntry {
         }
 
         deserializer.deserialize_any(LimitVisitor)
-    }
-}
-
-impl JsonSchema for LimitEntry {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "LimitEntry".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let limit = generator.subschema_for::<LimitConfig>();
-        json_schema!({
-            "anyOf": [
-                limit,
-                {"type": "string", "pattern": Rate::ROLLING_PATTERN, "description": Rate::EXPECTED},
-            ],
-        })
     }
 }
 

@@ -1,11 +1,9 @@
 //! `rate_limit_service`: the listener and the domains of Envoy's rate limit service.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -16,7 +14,8 @@ use super::listen_address::ListenAddress;
 
 /// Envoy's rate limit service (version 3), for Envoy, Istio, Contour and other proxies made of
 /// Envoy.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitServiceConfig {
     /// IP address and port of its listener, which serves gRPC over HTTP/2, in clear with prior
@@ -39,7 +38,8 @@ pub fn is_domain_name(name: &str) -> bool {
 }
 
 /// The limits of one domain.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitDomainConfig {
     /// Names of limits, or maps with `match`. The keys of these limits have parts
@@ -63,7 +63,8 @@ pub struct RateLimitDomainConfig {
 }
 
 /// What happens to several hits that exceed what is left.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LateHits {
     /// They are charged, and overdraw the quota.
@@ -86,7 +87,8 @@ pub struct DomainLimitConfig {
 }
 
 /// The answer to descriptors that are not counted.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FixedAnswer {
     /// All are admitted.
@@ -96,9 +98,10 @@ pub enum FixedAnswer {
 }
 
 /// The map form of [`DomainLimitConfig`].
-#[derive(Deserialize, JsonSchema, Serialize)]
+#[derive(Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct DomainLimitMap {
+pub(super) struct DomainLimitMap {
     /// The limit's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
@@ -112,7 +115,7 @@ struct DomainLimitMap {
 }
 
 /// The syntax of an item, for faults and the schema.
-const LIMIT_SYNTAX: &str = "the name of a limit, {limit: NAME, match: {ENTRY: VALUE}} or {quota: unlimited or blocked, match: {ENTRY: VALUE}}";
+pub(super) const LIMIT_SYNTAX: &str = "the name of a limit, {limit: NAME, match: {ENTRY: VALUE}} or {quota: unlimited or blocked, match: {ENTRY: VALUE}}";
 
 impl<'de> Deserialize<'de> for DomainLimitConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -147,18 +150,5 @@ impl Serialize for DomainLimitConfig {
         }
         let Self { limit, quota, matches } = self.clone();
         DomainLimitMap { limit, quota, r#match: matches }.serialize(serializer)
-    }
-}
-
-impl JsonSchema for DomainLimitConfig {
-    fn schema_name() -> Cow<'static, str> {
-        "DomainLimitConfig".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": LIMIT_SYNTAX,
-            "anyOf": [{"type": "string"}, generator.subschema_for::<DomainLimitMap>()],
-        })
     }
 }

@@ -1,9 +1,7 @@
 //! [`RedirectHttps`]: the value of `redirect_https`.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -20,7 +18,7 @@ pub enum RedirectHttps {
 }
 
 /// The accepted values, for faults and the schema.
-const SYNTAX: &str = "true, false, or the port that clients use, from 1 to 65535";
+pub(super) const SYNTAX: &str = "true, false, or the port that clients use, from 1 to 65535";
 
 impl<'de> Deserialize<'de> for RedirectHttps {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -55,21 +53,5 @@ impl Serialize for RedirectHttps {
             Self::Listener => serializer.serialize_bool(true),
             Self::Port(port) => serializer.serialize_u16(*port),
         }
-    }
-}
-
-impl JsonSchema for RedirectHttps {
-    fn schema_name() -> Cow<'static, str> {
-        "RedirectHttps".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": SYNTAX,
-            "oneOf": [
-                {"type": "boolean"},
-                {"type": "integer", "minimum": 1, "maximum": u16::MAX},
-            ],
-        })
     }
 }

@@ -1,10 +1,8 @@
 //! Parts of a route: matched values, redirects, decisions, and changes of headers and `Host`.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_scalar::{ScalarValue, impl_scalar};
@@ -13,7 +11,8 @@ use tidegate_usage::Preset;
 use super::status::Status;
 
 /// Redirects clients to another URL.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RedirectConfig {
     /// URL, such as `https://new.example.com/items/{path.id}`, or a path. It may contain the
@@ -31,7 +30,8 @@ impl RedirectConfig {
 }
 
 /// Answers to other proxies that ask if they may forward a request.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DecideConfig {
     /// Status of a refusal: 429 leaves every refusal its own status; 403 replaces every status but
@@ -47,7 +47,8 @@ impl Default for DecideConfig {
 }
 
 /// Header fields that a route changes.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteHeaders {
     /// Changes to the request that is forwarded to the upstream.
@@ -60,7 +61,8 @@ pub struct RouteHeaders {
 /// `{client_ip}`, `{host}`, `{method}`, `{scheme}`, `{request_id}`, `{route}`, `{path}`, `{query}`,
 /// `{consumer}`, `{plan}`, `{claim.NAME}`, `{path.NAME}` and `{header.NAME}` of the request; `{{`
 /// and `}}` are literal braces. A field with an empty value is not written.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct HeaderRulesConfig {
     /// Fields to set, each with its value: it replaces all fields of the same name. Values may
@@ -76,12 +78,13 @@ pub struct HeaderRulesConfig {
 }
 
 /// What is replaced in the values of a field. A value that the pattern does not match stays.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeaderReplacementConfig {
     /// Regular expression, of the syntax of the Rust crate regex for ASCII: every match in a value
     /// is replaced.
-    #[schemars(length(min = 1))]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub pattern: String,
     /// Text for a match. `$1` and `$name` are groups of the pattern, `$0` is the match, `$$` a
     /// dollar; if a letter, a digit or `_` follows a group, write `$${1}`. A field whose value
@@ -90,7 +93,8 @@ pub struct HeaderReplacementConfig {
 }
 
 /// The form of the path that the upstream receives.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ForwardedPath {
     /// In normal form: as routes match it.
@@ -104,7 +108,8 @@ pub enum ForwardedPath {
 }
 
 /// The form of the gateway's own errors, for the clients of an API.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorFormat {
     /// A problem document.
@@ -187,7 +192,7 @@ pub enum MatchValue {
 }
 
 /// The accepted values, for faults and the schema.
-const MATCH_SYNTAX: &str = "text, in quotes if it is a number such as \"2\"; true if it must be sent, false if it must not be";
+pub(super) const MATCH_SYNTAX: &str = "text, in quotes if it is a number such as \"2\"; true if it must be sent, false if it must not be";
 
 impl<'de> Deserialize<'de> for MatchValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -219,18 +224,5 @@ impl Serialize for MatchValue {
             Self::Text(text) => serializer.serialize_str(text),
             Self::Sent(is_sent) => serializer.serialize_bool(*is_sent),
         }
-    }
-}
-
-impl JsonSchema for MatchValue {
-    fn schema_name() -> Cow<'static, str> {
-        "MatchValue".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": MATCH_SYNTAX,
-            "oneOf": [{"type": "boolean"}, {"type": "string"}],
-        })
     }
 }

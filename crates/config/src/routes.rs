@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::compress::Compress;
@@ -18,12 +17,13 @@ use super::units::{Cidr, Size, TimeoutConfig};
 use super::upstreams::FixedResponseConfig;
 
 /// A route: the requests that it matches, what answers them, and the limits that apply.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
     /// Name of the route in logs, metrics and keys: 1 to 64 letters, digits, `_`, `.` or `-`,
     /// unique among the routes.
-    #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$")))]
     pub name: String,
     /// Requests that the route matches. If several routes match, the most specific one is used.
     /// Default: all.
@@ -59,7 +59,7 @@ pub struct RouteConfig {
     /// How important the route's requests are while its upstream is full, from `0`, the most
     /// important, to `9`. Wins over the priority of the consumer's plan. Default: the plan's, and
     /// `5` without one.
-    #[schemars(range(max = 9))]
+    #[cfg_attr(test, schemars(range(max = 9)))]
     pub priority: Option<u8>,
     /// Apply the `throttle` section to this route.
     #[serde(default = "RouteConfig::default_throttle")]
@@ -77,7 +77,7 @@ pub struct RouteConfig {
     /// Path of the forwarded request, such as `/v2/things/{path.id}`; not together with
     /// `strip_prefix`. `{path.NAME}` is a parameter of `match.path`, `{path}` the whole path. The
     /// query is kept. Default: the request's path.
-    #[schemars(regex(pattern = "^/"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^/")))]
     pub rewrite: Option<String>,
     /// `Host` of the forwarded request: `preserve` keeps the client's, `upstream` sends the chosen
     /// target's, and any other text is sent as it is.
@@ -110,7 +110,7 @@ pub struct RouteConfig {
     /// 413; without that of an estimate, the limit's `missing_estimate` is charged. Other routes do
     /// not read bodies ahead.
     #[serde(default = "RouteConfig::default_max_inspect")]
-    #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "16MiB"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "1KiB", "x-maximum" = "16MiB")))]
     pub max_inspect: Size,
     /// Networks whose clients may use the route; others get a 403. Behind `client.trusted_proxies`,
     /// the address that the proxy reports is compared. Default: all networks.
@@ -125,7 +125,7 @@ pub struct RouteConfig {
     /// class (`4xx`, `5xx`), instead of problem documents. Status and other headers stay. gRPC
     /// refusals have no body.
     #[serde(default)]
-    #[schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"}))]
+    #[cfg_attr(test, schemars(extend("propertyNames" = {"pattern": "^[45](xx|[0-9][0-9])$"})))]
     pub error_bodies: BTreeMap<String, ErrorBodyConfig>,
     /// Form of the gateway's own errors on this route, for programs: `problem` is a problem
     /// document; `openai`, `anthropic`, `gemini`, `bedrock` and `ollama` add the members that the
@@ -174,7 +174,8 @@ impl RouteConfig {
 }
 
 /// Requests that a route matches.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteMatch {
     /// Host name, `*.` and a domain for all hosts below it, or `*` for any host. Default: any host.
@@ -182,12 +183,12 @@ pub struct RouteMatch {
     /// Path pattern. `{name}` matches one segment or, next to fixed text as in `{name}.json`, a
     /// part of it; a final `{*name}` matches all remaining segments. `{{` and `}}` are literal
     /// braces. Default: any path.
-    #[schemars(regex(pattern = "^/"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^/")))]
     pub path: Option<String>,
     /// Path prefix in whole segments, instead of `path`: `/login` matches `/login`, `/login/` and
     /// all paths below, but not `/loginx`. It may contain `{name}`, as in `path`. `{path.rest}` is
     /// the rest of the path, with its slash. Default: none.
-    #[schemars(regex(pattern = "^/([^/]+(/[^/]+)*)?$"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^/([^/]+(/[^/]+)*)?$")))]
     pub path_prefix: Option<String>,
     /// Methods, in capitals. Default: any.
     pub methods: Vec<Method>,
@@ -198,6 +199,6 @@ pub struct RouteMatch {
     pub query: BTreeMap<String, MatchValue>,
     /// Share of the callers that the route matches, in percent. The first token decides, or else
     /// the client address, so a caller keeps its route. Default: all callers.
-    #[schemars(range(max = 100))]
+    #[cfg_attr(test, schemars(range(max = 100)))]
     pub weight: Option<u8>,
 }

@@ -2,7 +2,6 @@
 
 use std::{fmt, path::PathBuf};
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
@@ -10,7 +9,8 @@ use super::secret::SecretReference;
 use super::units::Duration;
 
 /// Where limits keep their counters: in this process, or in Redis.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
     /// Counters in this process. Limits with `on_failure: local` also use them while Redis is
@@ -22,13 +22,14 @@ pub struct Store {
 }
 
 /// Counters in this process.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     /// Maximum number of keys that are counted at once. Beyond it, a new key evicts an expired one
     /// or else, among a few sampled keys, the one with the fewest requests and the least of its
     /// quota used.
-    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000_000_000_u64)))]
     pub max_keys: u64,
 }
 
@@ -39,7 +40,8 @@ impl Default for Memory {
 }
 
 /// Counters in Redis. Exactly one of `shards`, `cluster` and `sentinel` is required.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Redis {
     /// Independent Redis servers for client-side sharding: each key is stored on one of them.
@@ -58,7 +60,7 @@ pub struct Redis {
     pub tls_ca: Option<PathBuf>,
     /// Prefix of all keys in Redis: 1 to 64 letters, digits, `_`, `.` or `-`. It must be the same
     /// on all gateways that share counters.
-    #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$")))]
     pub namespace: String,
     /// Secret for the hashes of keys and tokens: `env:NAME` or `file:PATH`, at least 16 bytes. It
     /// must be the same on all gateways that share counters. Default: derived from `namespace`, so
@@ -88,7 +90,8 @@ impl Default for Redis {
 }
 
 /// A primary and its replicas.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
     /// URL of the primary, which charges the counters.
@@ -100,7 +103,8 @@ pub struct Shard {
 }
 
 /// A primary that is discovered through Redis Sentinel.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
     /// Name of the primary in Sentinel's configuration.

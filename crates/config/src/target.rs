@@ -1,8 +1,7 @@
 //! The targets of an upstream, as URLs, with their weights.
 
-use std::{borrow::Cow, fmt, path::PathBuf};
+use std::{fmt, path::PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_scalar::{ScalarValue, impl_scalar};
@@ -82,32 +81,6 @@ impl Serialize for WeightedTargetConfig {
             return serializer.collect_str(&self.url);
         }
         TargetMap { url: self.url.clone(), weight: self.weight }.serialize(serializer)
-    }
-}
-
-impl JsonSchema for WeightedTargetConfig {
-    fn schema_name() -> Cow<'static, str> {
-        "WeightedTargetConfig".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let target = generator.subschema_for::<TargetUrl>();
-        json_schema!({
-            "description": format!("{}; or {{url: URL, weight: NUMBER}}", TargetUrl::EXPECTED),
-            "examples": [TargetUrl::EXAMPLE],
-            "oneOf": [
-                target,
-                {
-                    "type": "object",
-                    "properties": {
-                        "url": target,
-                        "weight": {"type": "integer", "minimum": 0, "maximum": 1000},
-                    },
-                    "required": ["url"],
-                    "additionalProperties": false,
-                },
-            ],
-        })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar, is_token};
 use tidegate_vocabulary::ThrottleMode;
@@ -13,23 +12,24 @@ use super::units::{Duration, Size};
 
 /// Active-user admission control: while too many users are active, requests of new users are
 /// refused with 429, and active users are still served. An access token stands for a user.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ThrottleConfig {
     /// Number of active users above which throttling starts.
-    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000_000_000_u64)))]
     pub max_active: u64,
     /// Number of active users below which throttling ends. Default: nine tenths of `max_active`.
-    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000_000_000_u64)))]
     pub resume_below: Option<u64>,
     /// Time for which a token stays active after its last upstream response with a status not in
     /// `forget_status`. Whole minutes, 1m to 720h.
     #[serde(default = "ThrottleConfig::default_memory")]
-    #[schemars(extend("x-minimum" = "1m", "x-maximum" = "720h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "1m", "x-maximum" = "720h")))]
     pub memory: Duration,
     /// Number of distinct tokens per minute that the filters are sized for. Default: twice
     /// `max_active`, at least 10000.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000_000)))]
     pub capacity: Option<u64>,
     /// Maximum memory of the filters. They grow, up to 16 times, when there are more tokens than
     /// `capacity`. Default: 8 times the memory for `capacity`, at most three eighths of the
@@ -38,7 +38,7 @@ pub struct ThrottleConfig {
     /// Share of inactive tokens that may be treated as active (false positives of all live filters
     /// together): 0.000000001 to 0.5.
     #[serde(default = "ThrottleConfig::default_false_positive")]
-    #[schemars(range(min = 0.000_000_001, max = 0.5))]
+    #[cfg_attr(test, schemars(range(min = 0.000_000_001, max = 0.5)))]
     pub false_positive: f64,
     /// Response statuses that do not make a token active, each alone or as a range.
     #[serde(default = "ThrottleConfig::default_forget_status")]
@@ -54,7 +54,8 @@ pub struct ThrottleConfig {
 
 /// Admits new users in the order of their arrival while the throttle is on. A user that waits has a
 /// signed ticket, in a cookie or a header.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct WaitingRoomConfig {
     /// Path of a file with the page that waiting users see in a browser: HTML, at most 256 KiB. Its
@@ -62,7 +63,7 @@ pub struct WaitingRoomConfig {
     /// is read at startup and at each reload. Default: a plain page of the gateway.
     pub page: Option<PathBuf>,
     /// Time after which a ticket expires whose holder does not ask. Whole seconds, 20s to 1h.
-    #[schemars(extend("x-minimum" = "20s", "x-maximum" = "1h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "20s", "x-maximum" = "1h")))]
     pub ticket_ttl: Duration,
     /// Name of the cookie that carries the ticket.
     pub cookie: CookieName,

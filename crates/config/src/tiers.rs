@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_identity::KeyPart;
 use tidegate_limit::MAX_UNITS;
 
 /// Another quota for some callers. The first tier that matches applies.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TierConfig {
     /// Callers that the tier applies to.
@@ -30,8 +30,8 @@ pub enum TierQuota {
 }
 
 /// The syntax of a tier's quota, for faults and the schema.
-const QUOTA_SYNTAX: &str = "a whole number from 1 to 9007199254740991, or unlimited";
-const UNLIMITED: &str = "unlimited";
+pub(super) const QUOTA_SYNTAX: &str = "a whole number from 1 to 9007199254740991, or unlimited";
+pub(super) const UNLIMITED: &str = "unlimited";
 
 impl<'de> Deserialize<'de> for TierQuota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -71,25 +71,9 @@ impl Serialize for TierQuota {
     }
 }
 
-impl JsonSchema for TierQuota {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "TierQuota".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": QUOTA_SYNTAX,
-            "examples": [1000],
-            "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_UNITS},
-                {"type": "string", "enum": [UNLIMITED]},
-            ],
-        })
-    }
-}
-
 /// Callers, selected by the value of one part of the request.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TierMatchConfig {
     /// Part of the request that is compared, such as `header:x-plan`.
@@ -99,10 +83,11 @@ pub struct TierMatchConfig {
 }
 
 /// A second quota to try out while the first is enforced.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
     /// Quota to try out, in units of cost per window.
-    #[schemars(range(min = 1, max = MAX_UNITS))]
+    #[cfg_attr(test, schemars(range(min = 1, max = MAX_UNITS)))]
     pub quota: u64,
 }

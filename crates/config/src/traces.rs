@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 use tidegate_vocabulary::ParentTrust;
@@ -12,7 +11,8 @@ use super::units::Duration;
 
 /// Spans of requests for a trace collector, and the W3C trace context of forwarded requests. Spans
 /// are sent with OTLP over HTTP, in protobuf.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Traces {
     /// URL that spans are sent to, with its path. Collectors accept them at `/v1/traces`, usually
@@ -21,7 +21,7 @@ pub struct Traces {
     /// Share of the requests to sample, 0 to 1, unless the sender of a request decides
     /// (`trust_parent`).
     #[serde(default = "Traces::default_sample")]
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[cfg_attr(test, schemars(range(min = 0.0, max = 1.0)))]
     pub sample: f64,
     /// Senders whose `traceparent` is trusted: their trace is continued, and their flag decides
     /// whether the request is sampled. Any other request begins a new trace.
@@ -39,12 +39,12 @@ pub struct Traces {
     pub tls_ca: Option<PathBuf>,
     /// Maximum time of one request to the collector.
     #[serde(default = "Traces::default_timeout")]
-    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "60s"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "100ms", "x-maximum" = "60s")))]
     pub timeout: Duration,
     /// Maximum number of finished requests whose spans wait to be sent. Beyond it, spans are
     /// dropped, and a metric counts them.
     #[serde(default = "Traces::default_max_queue")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000)))]
     pub max_queue: usize,
 }
 

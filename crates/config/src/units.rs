@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
 use ipnet::{IpNet, Ipv4Net};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_scalar::{ScalarValue, impl_scalar};
@@ -133,7 +132,7 @@ impl_scalar!(TimeoutConfig);
 pub struct Maximum(pub Option<u32>);
 
 /// The syntax of a maximum, for faults and the schema.
-const MAXIMUM_SYNTAX: &str = "off, or a whole number from 1 to 4294967295";
+pub(super) const MAXIMUM_SYNTAX: &str = "off, or a whole number from 1 to 4294967295";
 
 impl<'de> Deserialize<'de> for Maximum {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -170,22 +169,6 @@ impl Serialize for Maximum {
             Some(number) => serializer.serialize_u32(number),
             None => serializer.serialize_str("off"),
         }
-    }
-}
-
-impl JsonSchema for Maximum {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Maximum".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": MAXIMUM_SYNTAX,
-            "oneOf": [
-                {"type": "string", "enum": ["off"]},
-                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
-            ],
-        })
     }
 }
 

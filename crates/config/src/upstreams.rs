@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_identity::KeyPart;
 use tidegate_vocabulary::Policy;
@@ -14,7 +13,8 @@ use super::target::WeightedTargetConfig;
 use super::units::{Address, Duration, Size};
 
 /// A group of equivalent servers, or a fixed response.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamConfig {
     /// Servers that requests are forwarded to: `http://host:port` (port 80 if none is given),
@@ -38,7 +38,7 @@ pub struct UpstreamConfig {
     /// Time in which a target's share of the requests rises from a tenth to its full share, after
     /// an ejection or after it was added while others were in service. `0ms` gives it the full
     /// share at once.
-    #[schemars(extend("x-minimum" = "0ms", "x-maximum" = "1h"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0ms", "x-maximum" = "1h")))]
     pub slow_start: Duration,
     /// DNS servers that resolve the names of `targets`. Default: the system's.
     pub name_servers: Vec<Address>,
@@ -64,42 +64,42 @@ pub struct UpstreamConfig {
     /// Maximum number of retries of a failed request, 0 to 10. Only idempotent requests whose body
     /// is still at hand are retried, and only while nothing of the response has been sent to the
     /// client.
-    #[schemars(range(max = 10))]
+    #[cfg_attr(test, schemars(range(max = 10)))]
     pub retries: u32,
     /// Failures after which a request is sent to another target, as far as `retries` allows:
     /// `connect`, `reset`, `timeout`, `502`, `503` and `504`. Retries are at most a fifth of the
     /// upstream's requests, plus 10 a second.
     pub retry_on: Vec<RetryCondition>,
     /// Maximum number of open connections to each target, including idle ones. Default: no bound.
-    #[schemars(range(min = 1))]
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub max_connections: Option<u32>,
     /// Maximum number of requests in flight at each target. Default: no bound.
-    #[schemars(range(min = 1))]
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub max_requests: Option<u32>,
     /// Maximum number of requests that wait for a target with room, while every target has
     /// `max_requests` in flight or `max_connections` open. Further requests get a 503.
-    #[schemars(range(max = 1_000_000))]
+    #[cfg_attr(test, schemars(range(max = 1_000_000)))]
     pub max_pending: u32,
     /// Bytes of a request's body that are read before the request takes one of the places at a
     /// target that `max_requests`, `max_connections` or `adaptive_concurrency` bound. A longer body
     /// is forwarded as it arrives, and its place counts in `client_share`. With `0B` each request
     /// takes its place at once.
-    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB")))]
     pub request_buffer: Size,
     /// Bytes of a response that are read from the target while the client does not read. The place
     /// is free as soon as the end of the response has been read. The place of a longer response
     /// counts in `client_share`.
-    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0B", "x-maximum" = "16MiB")))]
     pub response_buffer: Size,
     /// Share of a target's places, in percent, that one client address may hold while the gateway
     /// waits for that client, but at least one place. Further requests from the address wait or get
     /// a 503, as if the target were full.
-    #[schemars(range(min = 1, max = 100))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
     pub client_share: u32,
     /// Minimum bytes a second from a client while the gateway holds a place for it, measured over
     /// 10 s of waiting for the client. A slower upload gets a 408, a slower response is cut off.
     /// `0B`: no minimum.
-    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "1GiB"))]
+    #[cfg_attr(test, schemars(extend("x-minimum" = "0B", "x-maximum" = "1GiB")))]
     pub min_rate: Size,
     /// Adapts the maximum number of requests in flight at each target to its latency. Default: only
     /// `max_requests` bounds them.
@@ -139,7 +139,8 @@ impl Default for UpstreamConfig {
 }
 
 /// A fixed response that the gateway sends itself.
-#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FixedResponseConfig {
     /// Status code of the response.
@@ -158,7 +159,8 @@ impl Default for FixedResponseConfig {
 }
 
 /// TLS to the targets.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamTls {
     /// Path of a PEM file with the CAs that must have issued the targets' certificates. Default:

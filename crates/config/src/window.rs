@@ -1,10 +1,8 @@
 //! Windows of limits: a length, or an hour, day, week or month by the clocks of a time zone.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use jiff::civil::Weekday;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use serde::{Serialize, Serializer};
 use tidegate_limit::{Calendar, CalendarPeriod};
@@ -182,10 +180,10 @@ pub enum WindowStart {
 }
 
 /// The syntax, for faults and the schema.
-const START_SYNTAX: &str =
+pub(super) const START_SYNTAX: &str =
     "for `window: month` a day from 1 to 31, for `window: week` a day such as monday";
 
-const WEEKDAYS: [(&str, Weekday); 7] = [
+pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
     ("monday", Weekday::Monday),
     ("tuesday", Weekday::Tuesday),
     ("wednesday", Weekday::Wednesday),
@@ -244,22 +242,6 @@ impl Serialize for WindowStart {
             Self::Day(day) => serializer.serialize_u8(*day),
             Self::Weekday(_) => serializer.collect_str(self),
         }
-    }
-}
-
-impl JsonSchema for WindowStart {
-    fn schema_name() -> Cow<'static, str> {
-        "WindowStart".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": START_SYNTAX,
-            "oneOf": [
-                {"type": "integer", "minimum": 1, "maximum": 31},
-                {"type": "string", "enum": WEEKDAYS.map(|(name, _)| name)},
-            ],
-        })
     }
 }
 

@@ -216,10 +216,11 @@ impl Quota {
 /// The decision on a request while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema, serde::Deserialize, serde::Serialize),
+    feature = "serde",
+    derive(serde::Deserialize, serde::Serialize),
     serde(rename_all = "snake_case")
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OnFailure {
     /// This gateway enforces its share of the limit from its own memory.
     #[default]

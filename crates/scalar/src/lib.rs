@@ -2,9 +2,9 @@
 //! `header:x-api-key`.
 //!
 //! A type says how it is written with [`ScalarValue`], and [`impl_scalar!`] makes the rest:
-//! reading, writing and the JSON Schema. A text that is not valid is a fault that says what was
-//! expected, what is wrong with the text, and what was probably meant. `suggest` finds the known
-//! name that is closest to a misspelt one.
+//! reading, writing and, with the feature `schema`, the JSON Schema. A text that is not valid is a
+//! fault that says what was expected, what is wrong with the text, and what was probably meant.
+//! `suggest` finds the known name that is closest to a misspelt one.
 //!
 //! It knows no type of its own: each stands where its meaning is, with its syntax beside it.
 //!
@@ -48,11 +48,14 @@ use std::borrow::Cow;
 
 pub use suggest::suggest;
 
-// What `impl_scalar!` names, so that its users need neither.
+// What the macros name: their users need neither.
 #[doc(hidden)]
-pub use {schemars, serde};
+#[cfg(feature = "schema")]
+pub use schemars;
+#[doc(hidden)]
+pub use serde;
 
-/// A value that is parsed from one scalar. [`impl_scalar!`] implements serde and `schemars` for it.
+/// A value that is parsed from one scalar. [`impl_scalar!`] implements serde for it.
 pub trait ScalarValue: Sized {
     /// The accepted syntax, for faults and the schema.
     const EXPECTED: &'static str;
@@ -79,12 +82,15 @@ pub trait ScalarValue: Sized {
     }
 }
 
-/// Implements `Deserialize`, `Serialize` (by `Display`) and `JsonSchema` for a [`ScalarValue`].
+/// Implements `Deserialize` and `Serialize` (by `Display`) for a [`ScalarValue`], and `JsonSchema`
+/// with the feature `schema`.
 #[macro_export]
 macro_rules! impl_scalar {
     ($type:ident) => {
         impl<'de> $crate::serde::Deserialize<'de> for $type {
-            fn deserialize<D: $crate::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            fn deserialize<D: $crate::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
                 use $crate::ScalarValue;
                 use $crate::serde::de::{Error, Unexpected};
 
@@ -107,11 +113,24 @@ macro_rules! impl_scalar {
         }
 
         impl $crate::serde::Serialize for $type {
-            fn serialize<S: $crate::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            fn serialize<S: $crate::serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
 
+        $crate::impl_schema!($type);
+    };
+}
+
+/// Implements `JsonSchema` for a [`ScalarValue`].
+#[cfg(feature = "schema")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! impl_schema {
+    ($type:ident) => {
         impl $crate::schemars::JsonSchema for $type {
             fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($type).into()
@@ -135,6 +154,15 @@ macro_rules! impl_scalar {
         }
     };
 }
+
+/// Nothing without the feature `schema`.
+#[cfg(not(feature = "schema"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! impl_schema {
+    ($type:ident) => {};
+}
+
 /// The accepted syntax, and the reason for which a text is invalid.
 pub fn with_reason(expected: &str, reason: Option<String>) -> Cow<'_, str> {
     match reason {

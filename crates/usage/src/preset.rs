@@ -1,6 +1,5 @@
 //! [`Preset`]: where known model APIs report the tokens of a request.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -9,7 +8,8 @@ use super::{
 };
 
 /// The API of a model, whose responses report their tokens at known places.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// `OpenAI`: chat completions, responses and embeddings. A stream of chat completions reports

@@ -1,10 +1,10 @@
 //! [`AccessField`]: the fields of an access line.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A field of an access line.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AccessField {
     /// When the request began.

@@ -1,12 +1,15 @@
 //! [`CertificateName`]: which part of a client certificate names its consumer.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The part of a client's certificate that names its consumer.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("examples" = ["san_uri"]))
+)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("examples" = ["san_uri"]))]
 pub enum CertificateName {
     /// The URI among its alternative names, such as a SPIFFE ID.
     SanUri,

@@ -1,10 +1,10 @@
 //! [`Encoding`]: the content codings that the gateway applies.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A content coding that the gateway can apply.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
     /// gzip (RFC 1952), which all clients support.

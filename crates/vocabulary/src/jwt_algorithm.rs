@@ -1,12 +1,10 @@
 //! [`JwtAlgorithm`]: the algorithms of signatures, and the type of key that each needs.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The algorithm of a token's signature (RFC 7518, 3.1 and RFC 8037).
-#[derive(
-    Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
-)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum JwtAlgorithm {
     /// RSA, PKCS #1 1.5 padding, SHA-256.

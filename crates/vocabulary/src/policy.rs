@@ -1,10 +1,10 @@
 //! [`Policy`]: which target a request goes to.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Load-balancing policy: the rule that chooses a target for a request.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Each target in turn, in proportion to the weights.

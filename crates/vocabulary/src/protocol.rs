@@ -1,10 +1,10 @@
 //! [`Protocol`] and [`ProxyVersion`]: what is spoken with the targets of an upstream.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// HTTP version used with the targets.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -17,7 +17,8 @@ pub enum Protocol {
 }
 
 /// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyVersion {
     /// Version 1: a line of text.

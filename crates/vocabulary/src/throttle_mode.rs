@@ -1,10 +1,10 @@
 //! [`ThrottleMode`]: when the gateway throttles.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When the gateway throttles.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ThrottleMode {
     /// While too many users are active, by `max_active` and `resume_below`.

@@ -1,12 +1,8 @@
 //! Lookups in the JSON Schema for one value of the configuration: its keys, its range.
 
-use std::sync::LazyLock;
-
 use serde_json::{Map, Value};
 
-use crate::units::amount;
-
-static SCHEMA: LazyLock<Value> = LazyLock::new(|| crate::schema().to_value());
+use crate::{schema::schema, units::amount};
 
 /// True if `word` is one of the alternatives of a pattern, such as `header` in
 /// `^(header|cookie):.+$`.
@@ -30,7 +26,7 @@ pub(super) struct ValueSchema {
 impl ValueSchema {
     /// The schema of the whole configuration.
     pub(super) fn root() -> Self {
-        Self::new(&SCHEMA)
+        Self::new(schema())
     }
 
     fn new(usage: &'static Value) -> Self {
@@ -205,5 +201,5 @@ impl ValueSchema {
 /// The definition that `value` refers to; `value` itself without a reference.
 fn referred(value: &'static Value) -> &'static Value {
     let name = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
-    name.map_or(value, |name| &SCHEMA["$defs"][name])
+    name.map_or(value, |name| &schema()["$defs"][name])
 }

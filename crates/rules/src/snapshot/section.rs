@@ -274,7 +274,7 @@ mod schema_keys {
 
     static KEYS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
         let mut keys = BTreeSet::new();
-        add(&tidegate_config::schema().to_value(), &mut keys);
+        add(tidegate_config::schema(), &mut keys);
         keys
     });
 
