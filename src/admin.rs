@@ -7,8 +7,8 @@
 //! | `listener` | a TCP or a unix socket |
 //! | `guard` | refuses requests that a web page in a browser could make |
 //! | `token` | refuses requests without the token |
-//! | `endpoints`, `operation` | the table of requests, from which the router and the description are made |
-//! | `openapi` | `/api/openapi.json`: the description |
+//! | `endpoints` | the table of paths and handlers |
+//! | `openapi` | `/api/openapi.json`: the description of all requests, from a file |
 //! | `problem` | errors |
 //! | `health` | `/healthz`, `/readyz` |
 //! | `metrics`, `jwt_metrics`, `throttle_metrics`, `trace_metrics`, `upstream_metrics`, `process_metrics` | `/metrics`: its families |
@@ -49,7 +49,6 @@ mod live_config;
 mod log_level;
 mod metrics;
 mod openapi;
-mod operation;
 mod overrides;
 mod parameters;
 mod problem;
@@ -100,8 +99,10 @@ struct AdminContext {
 
 /// The routes of the admin port. Requests that `access` does not allow are refused.
 pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, access: AdminAccess) -> Router {
-    let endpoints = endpoints::all(access.token.authentication());
-    let index = openapi::index(&endpoints);
+    let description = openapi::read();
+    let text = openapi::text(&description, access.token.authentication());
+    let endpoints = endpoints::all(text);
+    let index = openapi::index(&description, &endpoints);
     let router = endpoints
         .into_iter()
         .fold(Router::new(), |router, endpoint| router.route(endpoint.path, endpoint.handlers));

@@ -10,7 +10,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -26,7 +25,8 @@ use crate::{
 };
 
 /// The certificates that are ordered, in the configuration's order.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct OrderedCertificates {
     certificates: Vec<OrderedCertificate>,
     /// The time of this answer, in seconds since the epoch.
@@ -34,15 +34,16 @@ pub(super) struct OrderedCertificates {
 }
 
 /// A certificate that is ordered. Times are in seconds since the epoch.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OrderedCertificate {
     domains: Vec<Box<str>>,
     /// The URL of the authority's directory.
     directory: Box<str>,
-    #[schemars(extend("enum" = ["tls-alpn-01", "http-01"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["tls-alpn-01", "http-01"])))]
     challenge: String,
     /// Where the account and the certificate are kept.
-    #[schemars(extend("enum" = ["folder", "redis"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["folder", "redis"])))]
     storage: &'static str,
     /// When the current certificate expires; null without one.
     expires_at: Option<u64>,
@@ -61,7 +62,8 @@ struct OrderedCertificate {
 }
 
 /// New certificates that an operator wants.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ForcedRenewals {
     /// The number of certificates that are ordered now.
     renewed: usize,

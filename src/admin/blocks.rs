@@ -8,7 +8,6 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -20,7 +19,8 @@ use super::{
 use crate::store::KnownBlock;
 
 /// Blocks, by the name of their limit and their end.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct BlockList {
     blocks: Vec<BlockedCaller>,
     /// The number of all blocks that this gateway knows: the ones that it began, and the ones that
@@ -31,7 +31,8 @@ pub(super) struct BlockList {
 }
 
 /// A caller that a limit blocks.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct BlockedCaller {
     limit: Box<str>,
     /// The caller's keyed hash, as in the access log: the parameter `hash` of a `DELETE`.

@@ -7,7 +7,6 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     auth::ApiKey,
-    config::{ConsumerConfig, ConsumerKeyConfig, LastYear, printable_pattern},
+    config::{ConsumerConfig, ConsumerKeyConfig},
     consumer_store::{
         ChangeError, ChangeOutcome, ConsumerStore, PutConsumer, parse_key, parse_requested,
     },
@@ -27,7 +26,8 @@ use crate::{
 const OPERATOR: &str = "admin";
 
 /// A consumer in Redis.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ConsumerDescription {
     name: String,
     /// Its plan, or null.
@@ -44,7 +44,8 @@ pub(super) struct ConsumerDescription {
 }
 
 /// A key of a consumer.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct KeyDescription {
     id: Option<String>,
     sha256: String,
@@ -52,24 +53,9 @@ struct KeyDescription {
     expires: Option<String>,
 }
 
-/// The body of a request for a key.
-#[expect(dead_code, reason = "only its schema is used")]
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub(super) struct NewKey {
-    /// Name of the key, for operators: at most 64 printable characters.
-    #[schemars(length(max = 64), extend("pattern" = printable_pattern()))]
-    id: Option<String>,
-    /// SHA-256 of a key that exists. Without it, a key is made.
-    #[schemars(regex(pattern = "^[0-9A-Fa-f]{64}$"))]
-    sha256: Option<String>,
-    /// When it ceases to be valid, such as `2027-01-01T00:00:00Z` or `2027-01-01`.
-    #[schemars(extend("pattern" = LastYear::OF_KEYS.pattern()))]
-    expires: Option<String>,
-}
-
 /// A key that was added.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct AddedKey {
     id: Option<String>,
     sha256: String,

@@ -8,7 +8,6 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{AdminContext, throttle::rounded, token::IsAuthenticated};
@@ -18,7 +17,8 @@ use crate::{
 };
 
 /// The gateway's readiness, and its reasons. Without the admin token only `ready` is present.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Readiness {
     /// True if workers accept connections, the throttle, if there is one, has loaded its filters,
     /// and the gateway was not asked to stop.
@@ -28,7 +28,8 @@ pub(super) struct Readiness {
 }
 
 /// The state of the gateway's parts, for the operator.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Details {
     /// The number of workers that accept connections.
     workers: u64,
@@ -48,10 +49,11 @@ struct Details {
 }
 
 /// The health of the counter store.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StoreHealth {
     /// Where limits keep their counters.
-    #[schemars(extend("enum" = ["memory", "redis"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["memory", "redis"])))]
     kind: &'static str,
     healthy: bool,
     workers_without_redis: usize,
@@ -62,7 +64,8 @@ struct StoreHealth {
 }
 
 /// The state of the throttle's filters.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ThrottleHealth {
     /// True if the filters are loaded.
     loaded: bool,

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, fmt::Display};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -13,7 +12,8 @@ use crate::{
 };
 
 /// A limit: how it counts, and what it has decided.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct LimitDescription {
     name: Box<str>,
     algorithm: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct LimitDescription {
     /// When callers are blocked; null: never.
     block: Option<BlockDescription>,
     /// What happens while Redis does not reply.
-    #[schemars(extend("enum" = ["local", "open", "closed"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["local", "open", "closed"])))]
     on_failure: &'static str,
     decisions: Decisions,
     /// Null: no cost of the limit is settled when a response ends.
@@ -49,7 +49,8 @@ pub(super) struct LimitDescription {
 }
 
 /// When a caller that the limit refuses is blocked.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct BlockDescription {
     /// The number of refusals after which the caller is blocked.
     after: u64,
@@ -60,7 +61,8 @@ struct BlockDescription {
 }
 
 /// The cost of a request.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum CostDescription {
     Fixed(u64),
@@ -93,7 +95,8 @@ enum CostDescription {
 
 /// Another quota for some callers. The values that identify them are left out, because they may be
 /// secrets.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TierDescription {
     /// The part of a request that is compared.
     part: String,
@@ -104,14 +107,16 @@ struct TierDescription {
 }
 
 /// A second quota that is only counted.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct CandidateDescription {
     quota: u64,
     decisions: Decisions,
 }
 
 /// Decisions since the start, over all routes.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Decisions {
     pub(super) admitted: u64,
     pub(super) refused: u64,
@@ -123,7 +128,8 @@ pub(super) struct Decisions {
 
 /// Costs that are settled when responses end, in units of the quota: sums since the start, over all
 /// routes.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct SettledUnits {
     /// Estimates that were charged before requests.
     pub(super) reserved: u64,

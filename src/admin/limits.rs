@@ -10,7 +10,6 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -32,13 +31,15 @@ use crate::{
 };
 
 /// The limits in force.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct LimitList {
     limits: Vec<LimitDescription>,
 }
 
 /// The count of one caller.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct CallerState {
     /// The caller's keyed hash, as in the access log and the list of refused callers.
     hash: String,

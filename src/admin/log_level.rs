@@ -5,41 +5,20 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::problem::{WholeBody, problem};
 use crate::config::json_error;
-use crate::telemetry::{LOG_LEVELS, process_log_filter, set_process_log_filter};
+use crate::telemetry::{process_log_filter, set_process_log_filter};
 
 /// The filter of the process log.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct LogLevel {
     /// A level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or a filter as for `--log`, such
     /// as `info,tidegate=debug`.
     level: String,
-}
-
-/// The body of `PUT /api/log_level`.
-#[expect(dead_code, reason = "only its schema is used")]
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub(super) struct NewLogLevel {
-    /// A level, or levels of modules such as `info,tidegate_store=debug`.
-    #[schemars(extend("pattern" = filter_pattern()))]
-    level: String,
-}
-
-/// The pattern of filters. Levels may have capital letters.
-fn filter_pattern() -> String {
-    let any_case = |level: &str| {
-        let letters = level.chars().map(|char| format!("[{}{char}]", char.to_ascii_uppercase()));
-        letters.collect::<Vec<_>>().concat()
-    };
-    let level = LOG_LEVELS.map(any_case).join("|");
-    let part = format!("([A-Za-z0-9_:]+=)?({level})");
-    format!("^{part}(,{part})*$")
 }
 
 /// Shows the filter.

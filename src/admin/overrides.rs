@@ -9,30 +9,27 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
 use super::{
     AdminContext,
     caller::caller_key,
-    parameters::{self, HASH, MAX_LISTED, parse_count, parse_distinct},
+    parameters::{MAX_LISTED, parse_count, parse_distinct},
     problem::{WholeBody, problem},
 };
 use crate::{
     clock::StoreTime,
-    config::{LastYear, PlanQuota, consumer_name_pattern, printable_pattern},
     gateway::Shared,
-    limit::MAX_UNITS,
     overrides::{
-        Changed, MAX_KEY_VALUES, MAX_NAME, MAX_REASON, Override, OverrideChange, OverrideError,
-        OverrideId, OverrideTarget, parse_request, time_text,
+        Changed, Override, OverrideChange, OverrideError, OverrideId, OverrideTarget,
+        parse_request, time_text,
     },
     snapshot::AppliedOverride,
 };
 
 /// Overrides, in the order of their ids.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct OverrideList {
     overrides: Vec<OverrideDescription>,
     /// The number of all overrides.
@@ -40,12 +37,13 @@ pub(super) struct OverrideList {
     /// The id to pass as `after` for the next ones; null if these are the last.
     next: Option<String>,
     /// Where they are kept: `redis`, `file`, or `none` if they cannot be set.
-    #[schemars(extend("enum" = ["redis", "file", "none"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["redis", "file", "none"])))]
     place: &'static str,
 }
 
 /// An override.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct OverrideDescription {
     /// Derived from the limit and the target, so it stays the same.
     id: String,
@@ -73,76 +71,6 @@ pub(super) struct OverrideDescription {
     fault: Option<String>,
     /// Why it may apply to no caller now.
     notes: Vec<String>,
-}
-
-/// The body of `PUT /api/overrides`: a limit, one target, and a quota.
-#[expect(dead_code, reason = "only its schema is used")]
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, extend("oneOf" = targets()))]
-pub(super) struct NewOverride {
-    /// The name of a limit.
-    #[schemars(length(max = MAX_NAME), extend("pattern" = printable_pattern()))]
-    limit: String,
-    /// A consumer as the target.
-    #[schemars(length(min = 1, max = MAX_NAME), extend("pattern" = consumer_name_pattern()))]
-    consumer: Option<String>,
-    /// All consumers of a plan as the target.
-    #[schemars(length(min = 1, max = MAX_NAME), extend("pattern" = consumer_name_pattern()))]
-    plan: Option<String>,
-    /// A caller as the target, by the values of the limit's key: a text, or one for each part of
-    /// the key.
-    #[schemars(default, schema_with = "key_schema")]
-    key: Option<Value>,
-    /// The client's address, if all values of `key` that identify a caller are empty.
-    #[schemars(default, schema_with = "address_schema")]
-    client_ip: Option<String>,
-    /// A caller as the target, by the hash of its key.
-    #[schemars(extend("pattern" = HASH))]
-    hash: Option<String>,
-    /// A number, or a number with the limit's own window such as `5000/1m`, `unlimited` or
-    /// `blocked`.
-    #[schemars(schema_with = "quota_schema")]
-    quota: Value,
-    /// When it ends, such as `2026-12-01T00:00:00Z`, or a date; without it, it has no end.
-    #[schemars(extend("pattern" = LastYear::OF_OVERRIDES.pattern()))]
-    until: Option<String>,
-    /// Why, for the log and the list.
-    #[schemars(length(max = MAX_REASON), extend("pattern" = printable_pattern()))]
-    reason: Option<String>,
-}
-
-/// The targets, each without the others; null is the same as no value.
-fn targets() -> Value {
-    let targets = ["consumer", "plan", "hash", "key"].map(|target| {
-        let mut other = Map::new();
-        for name in ["consumer", "plan", "hash", "key", "client_ip"] {
-            if name != target && !(target == "key" && name == "client_ip") {
-                other.insert(name.to_owned(), json!({ "type": "null" }));
-            }
-        }
-        other.insert(target.to_owned(), json!({ "type": ["string", "array"] }));
-        json!({ "required": [target], "properties": other })
-    });
-    targets.to_vec().into()
-}
-
-fn key_schema(_: &mut SchemaGenerator) -> Schema {
-    let text = json!({ "type": "string" });
-    let list = json!({ "type": "array", "items": text, "maxItems": MAX_KEY_VALUES });
-    json_schema!({ "oneOf": [text, list, { "type": "null" }] })
-}
-
-fn address_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "anyOf": [parameters::address_schema(), { "type": "null" }] })
-}
-
-fn quota_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "oneOf": [
-            { "type": "integer", "minimum": 1, "maximum": MAX_UNITS },
-            { "type": "string", "pattern": PlanQuota::override_pattern() },
-        ]
-    })
 }
 
 /// Lists the overrides.

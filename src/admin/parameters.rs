@@ -1,27 +1,11 @@
-//! Values of parameters that several requests have, and their patterns.
+//! Values of parameters that several requests have.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
-use serde_json::{Value, json};
 
 /// The largest number of items in a list, and the number without `count`.
 pub(super) const MAX_LISTED: usize = 1_000;
-
-/// The pattern of the hash of a key.
-pub(super) const HASH: &str = "^[0-9A-Fa-f]{32}$";
-/// The pattern of the id of an override.
-pub(super) const ID: &str = "^[0-9a-f]{32}$";
-/// The pattern of a number of items: 1 to [`MAX_LISTED`].
-pub(super) const COUNT: &str = "^([1-9][0-9]{0,2}|1000)$";
-/// The pattern of the index of a tier, which the limit must have.
-pub(super) const TIER: &str = "^(0|[1-9][0-9]{0,4})$";
-
-/// The schema of an IP address.
-pub(super) fn address_schema() -> Value {
-    let address = |format: &str| json!({ "type": "string", "format": format });
-    json!({ "anyOf": [address("ipv4"), address("ipv6")] })
-}
 
 /// Parses a number as it is usually written: without a sign, and without leading zeros.
 pub(super) fn parse_number(text: &str) -> Option<usize> {

@@ -6,13 +6,13 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::MAX_BODY;
 
 /// A problem document (RFC 9457).
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ProblemDocument<'a> {
     /// Always `about:blank`: the title is the status in words.

@@ -6,14 +6,14 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{AdminContext, problem::problem};
 use crate::reload::ReloadError;
 
 /// A reload that was applied.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Reloaded {
     /// The new generation of the configuration.
     generation: u64,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, extract::State};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{AdminContext, metrics::CLASSES};
 use crate::snapshot::{Action, Route};
 
 /// The routes in force.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RouteList {
     /// In the configuration's order, which does not matter: a request takes the most specific
     /// route.
@@ -18,7 +18,8 @@ pub(super) struct RouteList {
 }
 
 /// A route.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RouteDescription {
     name: Box<str>,
     /// The host of matching requests; `*` is any.
@@ -28,7 +29,7 @@ struct RouteDescription {
     /// The methods of matching requests; empty: any.
     methods: Vec<String>,
     /// What answers the requests.
-    #[schemars(extend("enum" = ["upstream", "status", "redirect", "respond", "decide"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["upstream", "status", "redirect", "respond", "decide"])))]
     action: &'static str,
     /// The upstream's name; null for other actions.
     upstream: Option<Box<str>>,

@@ -13,7 +13,6 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -38,7 +37,8 @@ const MAX_CALLERS: usize = 20;
 const MAX_UPSTREAMS: usize = 50;
 
 /// The state of the gateway. Counts begin with its start, as in `/metrics`.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct GatewayState {
     /// The gateway's time, in ms since the epoch.
     now_ms: u64,
@@ -67,10 +67,11 @@ pub(super) struct GatewayState {
 }
 
 /// The overrides that `/api/overrides` lists.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OverridesState {
     /// Where they are kept: `redis`, `file`, or `none` if they cannot be set.
-    #[schemars(extend("enum" = ["redis", "file", "none"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["redis", "file", "none"])))]
     place: &'static str,
     /// The number of all overrides.
     total: usize,
@@ -81,7 +82,8 @@ struct OverridesState {
 }
 
 /// The configuration in force, and the last reload.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Configuration {
     /// 1 at the start, 1 more after each reload.
     generation: u64,
@@ -92,7 +94,8 @@ struct Configuration {
 }
 
 /// How the last reload ended.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LastReload {
     /// The time of the reload, in ms since the epoch.
     at_ms: u64,
@@ -101,7 +104,8 @@ struct LastReload {
 }
 
 /// Client connections.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ConnectionCounts {
     open: u64,
     accepted: u64,
@@ -112,7 +116,8 @@ struct ConnectionCounts {
 }
 
 /// Requests over all routes.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Requests {
     /// Responses by class, `1xx` to `5xx`.
     responses: BTreeMap<&'static str, u64>,
@@ -122,7 +127,8 @@ struct Requests {
 }
 
 /// A histogram of the times from a request's head to its response's last byte.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Latency {
     /// The upper bounds of all buckets except the last, which has none.
     bounds_seconds: &'static [f64],
@@ -132,7 +138,8 @@ struct Latency {
 }
 
 /// A limit's decisions over all routes.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LimitState {
     name: Box<str>,
     #[serde(flatten)]
@@ -143,7 +150,8 @@ struct LimitState {
 }
 
 /// A caller that was refused.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RefusedCallerState {
     /// The limit, or `active-users` for the throttle.
     limit: String,
@@ -159,7 +167,8 @@ struct RefusedCallerState {
 }
 
 /// The throttle and its decisions.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ThrottleState {
     #[serde(flatten)]
     description: ThrottleDescription,
@@ -168,9 +177,10 @@ struct ThrottleState {
 }
 
 /// The counter store.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StoreState {
-    #[schemars(extend("enum" = ["memory", "redis"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["memory", "redis"])))]
     kind: &'static str,
     healthy: bool,
     /// Requests that it decided, refused ones included.
@@ -191,11 +201,12 @@ struct StoreState {
 }
 
 /// A Redis server.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RedisServer {
     name: Box<str>,
     /// `closed` while requests use the server; otherwise `open`.
-    #[schemars(extend("enum" = ["closed", "open"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["closed", "open"])))]
     breaker: &'static str,
     /// Calls that were sent to it.
     calls: u64,

@@ -6,7 +6,6 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::{
     Serialize,
     de::{Deserializer as _, MapAccess, Visitor},
@@ -27,11 +26,12 @@ use crate::{
 pub(super) const DECISIONS: [&str; 4] = ["known", "unknown", "missing", "rejected"];
 
 /// The state of the throttle.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a member of its own in the API's JSON")]
 pub(super) struct ThrottleDescription {
     /// The mode in force, from the configuration or the operator.
-    #[schemars(extend("enum" = ["auto", "on", "off"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["auto", "on", "off"])))]
     mode: &'static str,
     /// True if unknown tokens are refused now.
     throttling: bool,
@@ -71,10 +71,11 @@ pub(super) struct ThrottleDescription {
 }
 
 /// The state of the waiting room.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RoomDescription {
     /// `open`; or `closed` by the operator: this gateway admits no one from the room.
-    #[schemars(extend("enum" = ["open", "closed"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["open", "closed"])))]
     state: &'static str,
     /// The number of waiting tickets, at all gateways.
     waiting: u64,
@@ -83,19 +84,6 @@ pub(super) struct RoomDescription {
     /// Users who have taken a place lately, or are expected to take a free one, and may not be
     /// active yet.
     entering: u64,
-}
-
-/// The body of `PUT /api/throttle`: at least one of its members.
-#[expect(dead_code, reason = "only its schema is used")]
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, extend("minProperties" = 1))]
-pub(super) struct ModeBody {
-    /// `auto` by the number of active users, `on` always, `off` never.
-    #[schemars(default, with = "String", extend("enum" = ["auto", "on", "off"]))]
-    mode: Option<&'static str>,
-    /// `open`, or `closed`: users get places in the waiting room, and none of them is admitted.
-    #[schemars(default, with = "String", extend("enum" = ["open", "closed"]))]
-    waiting_room: Option<&'static str>,
 }
 
 /// What an operator changes.

@@ -33,13 +33,6 @@ pub(super) enum Authentication {
     Token,
 }
 
-impl Authentication {
-    /// True if requests of `path` need the token.
-    pub(super) fn applies_to(self, path: &str) -> bool {
-        self == Self::Token && !is_open(path)
-    }
-}
-
 /// True if the request's token is right, or none is needed. An extension of each request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsAuthenticated(pub(super) bool);

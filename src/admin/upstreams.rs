@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, extract::State};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::AdminContext;
@@ -13,17 +12,19 @@ use crate::priority::Priority;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
 /// The upstreams that have servers.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct UpstreamList {
     upstreams: Vec<UpstreamDescription>,
 }
 
 /// An upstream and its targets.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct UpstreamDescription {
     name: Box<str>,
     /// How a target is chosen.
-    #[schemars(extend("enum" = ["round_robin", "least_requests", "peak_ewma", "hash"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["round_robin", "least_requests", "peak_ewma", "hash"])))]
     balance: &'static str,
     /// The targets as configured: names may have several addresses.
     configured: Vec<String>,
@@ -41,7 +42,8 @@ pub(super) struct UpstreamDescription {
 }
 
 /// A target: an address that requests are sent to.
-#[derive(JsonSchema, Serialize)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TargetDescription {
     target: Box<str>,
     url: String,

@@ -1,14 +1,10 @@
-//! The types of the admin API's endpoints and of their description.
+//! The types that describe the admin API's requests.
 
-use axum::routing::MethodRouter;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::AdminContext;
-
-/// A path, its handlers, and the description of its requests.
-pub(super) struct AdminEndpoint {
+/// A path and its requests.
+pub(super) struct EndpointDescription {
     pub(super) path: &'static str,
-    pub(super) handlers: MethodRouter<AdminContext>,
     pub(super) operations: Vec<Operation>,
 }
 
