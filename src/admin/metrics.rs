@@ -349,6 +349,13 @@ impl MetricsCollector {
             "Client connections refused because their client had max_connections_per_client open";
         write_counter(&mut start_counters(encoder, "connections_refused", help)?, &[], refused)?;
         let help = "Requests refused because their client had max_requests_per_client in flight";
+        let refused = metrics.streams_refused();
+        let streams = "HTTP/2 streams refused before they became requests";
+        write_counter(
+            &mut start_counters(encoder, "http2_streams_refused", streams)?,
+            &[],
+            refused,
+        )?;
         let refused = metrics.requests_refused();
         write_counter(&mut start_counters(encoder, "requests_refused", help)?, &[], refused)?;
         let help = "Memory of the encoders that compress responses, in bytes";

@@ -272,6 +272,7 @@ fn print_missing_secrets_and_files(
         let whole = source.mask_values(&path.display().to_string()).into_owned();
         let is_masked = whole != path.display().to_string();
         let folder = if is_masked { format!("of {whole}") } else { folder };
+        let folder = mask_forms(&folder);
         writeln!(out, "\n{MISSING_HERE}: the folder {folder} of the access log")?;
     }
     let redis = config.store.redis.as_ref();
@@ -290,7 +291,7 @@ fn print_missing_secrets_and_files(
     let authorities = redis.and_then(|redis| redis.tls_ca.as_ref());
     if let Some(path) = authorities.filter(|path| !path.is_file()) {
         let path = path.display().to_string();
-        let path = source.mask_values(&path);
+        let path = shown(loaded, &path);
         writeln!(out, "\n{MISSING_HERE}: the file {path}")?;
     }
     Ok(())

@@ -295,6 +295,8 @@ fn heads_of_a_client_address_take_at_most_32_mib() {
         let mut open: Vec<_> = (0..36).map(|_| RawHttp2::connect(gateway.address())).collect();
         let held = open.iter_mut().filter_map(|raw| (!is_refused(raw)).then_some(())).count();
         assert_eq!(held, expected, "{trusted}");
+        let refused = gateway.metric("tidegate_http2_streams_refused_total");
+        assert_eq!(refused, 36 - expected as u64, "{trusted}");
         open.clear();
         eventually("the heads are released", || {
             !is_refused(&mut RawHttp2::connect(gateway.address()))

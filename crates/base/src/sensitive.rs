@@ -16,7 +16,7 @@ mod place;
 use std::{borrow::Cow, ops::Range};
 
 pub use self::field::{shows_field, shows_pattern};
-pub use self::form::{credential_forms, mask_forms};
+pub use self::form::{credential_forms, ends_within_pem, holds_key_or_token, mask_forms};
 pub use self::member::{hides_member, is_secret_member};
 pub use self::place::{Role, Step, shows_scalar, step_to};
 

@@ -12,8 +12,8 @@ use std::ops::{Deref, Range};
 
 use tidegate_base::escape::{escape, is_unprintable};
 use tidegate_base::sensitive::{
-    MASK, Role, Step, credential_forms, hides_member, is_secret_member, is_sensitive_name,
-    mask_forms, sensitive_parameters, shows_field, shows_pattern, shows_scalar,
+    MASK, Role, Step, credential_forms, ends_within_pem, hides_member, is_secret_member,
+    is_sensitive_name, mask_forms, sensitive_parameters, shows_field, shows_pattern, shows_scalar,
 };
 
 use super::hidden_scalars::{OwnedStep, RelatedScalar, Relation, ScalarIndex};
@@ -98,7 +98,8 @@ impl<'i> QuotedLine<'i> {
             .collect();
         let mut ranges = credential_forms(&line);
         ranges.extend(own.iter().map(|own| own.start..own.start + own.text.len()));
-        if is_rest_of_secret(&line, enclosing) {
+        let is_in_pem = ends_within_pem(before);
+        if is_in_pem || is_rest_of_secret(&line, enclosing) {
             ranges.push(line.len() - line.trim_start().len()..line.len());
         }
         let byte = |column| line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
@@ -120,7 +121,11 @@ impl<'i> QuotedLine<'i> {
             relation: related.relation,
             text: Cow::Borrowed(related.scalar.text.as_str()),
         });
-        let mut hidden: Vec<HiddenValue<'i>> = own.chain(scalars).collect();
+        let part_of_pem = is_in_pem.then(|| HiddenValue {
+            relation: Relation::Same,
+            text: Cow::Owned(line.trim().to_owned()),
+        });
+        let mut hidden: Vec<HiddenValue<'i>> = own.chain(scalars).chain(part_of_pem).collect();
         // A line of a block is a part of its value, which is replaced as a whole.
         hidden.sort_by_key(|own| Reverse(own.text.len()));
         Self { shown, hidden }

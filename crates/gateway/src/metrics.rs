@@ -49,6 +49,9 @@ pub struct WorkerMetrics {
     pub connections_refused: Counter,
     /// Requests refused because their client had too many in flight.
     pub requests_refused: Counter,
+    /// HTTP/2 streams refused because the heads of open streams had used up their room, or because
+    /// their client had received GOAWAY.
+    pub streams_refused: Counter,
     /// Client connections on which HTTP began, by `ConnectionProtocol::index`.
     pub opened: [Counter; ConnectionProtocol::COUNT],
     /// Client connections that ended before HTTP, by [`OpeningFailure`].
@@ -165,6 +168,11 @@ impl Metrics {
     /// Requests refused because their client had too many in flight.
     pub fn requests_refused(&self) -> u64 {
         self.workers.lock().iter().map(|worker| worker.requests_refused.get()).sum()
+    }
+
+    /// HTTP/2 streams refused before they became requests.
+    pub fn streams_refused(&self) -> u64 {
+        self.workers.lock().iter().map(|worker| worker.streams_refused.get()).sum()
     }
 
     /// Client connections on which HTTP began, by protocol.

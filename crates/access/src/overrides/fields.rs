@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::{Map, Number, Value, json};
+use tidegate_base::sensitive::holds_key_or_token;
 use tidegate_config::{
     MAX_CONSUMER_NAME, OverrideFault, OverrideField, OverrideFields, PlanQuota, is_consumer_name,
     is_printable, json_error,
@@ -270,6 +271,14 @@ fn target(fields: &OverrideFields) -> Result<OverrideTarget, OverrideFault> {
 /// The fault of a text that is too long, or has characters that a log line would show in another
 /// way.
 fn text_fault(field: OverrideField, text: &str, max: usize) -> Option<OverrideFault> {
+    if holds_key_or_token(text) {
+        let what = format!("an API key or a token in `{}`", field.name());
+        return Some(fault(
+            field,
+            what,
+            "a text that may be shown: logs and the admin API show it",
+        ));
+    }
     let is_long = text.chars().count() > max;
     if !is_long && is_printable(text) {
         return None;

@@ -12,6 +12,8 @@ const HARMLESS_KEYS: [&str; 7] = [
     "key_id",
     "max_keys",
 ];
+/// Words in the names of keys whose values are secrets or their hashes.
+const SECRET_WORDS: [&str; 6] = ["hmac", "passphrase", "passwd", "password", "secret", "sha256"];
 /// Prefixes of values that only name where a credential is.
 const REFERENCES: [&str; 6] = ["env:", "file:", "header:", "cookie:", "query:", "${"];
 /// Longest value of a member such as `tokens` that is taken for a number with a unit.
@@ -21,9 +23,21 @@ const MAX_NUMBER: usize = 8;
 pub fn is_secret_member(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     matches!(&*key, "keys" | "token")
-        || ["passphrase", "passwd", "password", "secret", "sha256"]
-            .iter()
-            .any(|word| key.contains(word))
+        || SECRET_WORDS.iter().any(|word| key.contains(word))
+        || SECRET_WORDS.iter().chain(&["token"]).any(|word| is_misspelt(&key, word))
+}
+
+/// True if one character was added, left out or replaced, or two were swapped.
+fn is_misspelt(written: &str, word: &str) -> bool {
+    let (a, b) = (written.as_bytes(), word.as_bytes());
+    let start = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[start..], &b[start..]);
+    let end = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    match (&a[..a.len() - end], &b[..b.len() - end]) {
+        ([], []) => false,
+        ([x, y], [z, w]) => (x, y) == (w, z),
+        (a, b) => a.len() <= 1 && b.len() <= 1,
+    }
 }
 
 /// True if the scalar `value` at `key` may be a credential, and must not be shown. The value may
@@ -85,6 +99,11 @@ mod tests {
             ("api_key", "12"),
             ("my_sha256", "12"),
             ("passwd", "12"),
+            ("pasword", "12"),
+            ("tokem", "12"),
+            ("tokne", "12"),
+            ("secrt", "12"),
+            ("hmac", "12"),
         ] {
             assert!(hides_member(key, value), "{key}: {value}");
         }
@@ -96,6 +115,7 @@ mod tests {
             ("max_tokens", "12x"),
             ("tokens", "12x}"),
             ("name", "hunter2"),
+            ("take", "hunter2"),
         ] {
             assert!(!hides_member(key, value), "{key}: {value}");
         }

@@ -229,6 +229,7 @@ impl ClientHttp2Connection {
                 match server.poll_accept(cx) {
                     Poll::Ready(Some(Ok((_, mut respond)))) if self.is_past_goaway() => {
                         respond.send_reset(Reason::REFUSED_STREAM);
+                        gateway.metrics().streams_refused.add(1);
                     }
                     Poll::Ready(Some(Ok((request, respond)))) => {
                         let stream = self.accept();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU8;
 
 use hashbrown::{HashTable, hash_table::Entry};
+use tidegate_base::sensitive::holds_key_or_token;
 use tidegate_config::{
     ConsumerRecord, KeyRecord, LastYear, MAX_CONSUMER_NAME, RecordFault, RecordPart, RecordSink,
     is_consumer_name, is_printable, suggest,
@@ -181,6 +182,9 @@ impl RecordSink for ConsumerTableBuilder<'_> {
     }
 }
 
+/// What to write instead of a credential.
+const SHOWN_NAME: &str = "a name: names are shown in logs";
+
 /// A key of a record, with its values read.
 struct CheckedKey<'r> {
     hash: KeyHash,
@@ -192,6 +196,10 @@ impl<'r> CheckedKey<'r> {
     /// Checks the key with this index.
     fn of(index: usize, key: &'r KeyRecord<'_>) -> Result<Self, RecordFault> {
         let id = key.id.as_deref().unwrap_or_default();
+        if holds_key_or_token(id) {
+            let what = "an API key or a token as the name of a key";
+            return Err(fault(RecordPart::KeyId(index), what, SHOWN_NAME));
+        }
         if id.chars().count() > MAX_ID || !is_printable(id) {
             let expected = format!("at most {MAX_ID} printable characters");
             return Err(fault(RecordPart::KeyId(index), "this name of a key", expected));
@@ -224,6 +232,9 @@ fn billing_day(text: &str) -> Result<NonZeroU8, RecordFault> {
 }
 
 fn check_name(name: &str) -> Result<(), RecordFault> {
+    if holds_key_or_token(name) {
+        return Err(fault(RecordPart::Name, "an API key or a token as a name", SHOWN_NAME));
+    }
     if is_consumer_name(name) {
         return Ok(());
     }

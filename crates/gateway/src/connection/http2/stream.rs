@@ -156,6 +156,7 @@ impl Http2Stream {
             if let Some(mut respond) = self.respond.borrow_mut().take() {
                 respond.send_reset(Reason::REFUSED_STREAM);
             }
+            gateway.metrics().streams_refused.add(1);
             return None;
         }
         let peer = &self.connection.peer;
@@ -193,13 +194,13 @@ impl Http2Stream {
         None
     }
 
-    /// True if `response` is an error, and the client may still send more of the body than is
-    /// drained. False for an extended CONNECT, and for gRPC, whose clients have many calls open.
+    /// True if `response` is an error or a redirect, and the client may still send more of the body
+    /// than is drained. False for an extended CONNECT, and for gRPC, whose clients have many calls open.
     fn refuses_upload(&self, response: &Response) -> bool {
         let may_be_long = |body: &Body| {
             body.stream.is_some() && (body.length == BodyLength::Chunked || !is_drainable(body))
         };
-        response.status >= StatusCode::BAD_REQUEST
+        response.status >= StatusCode::MULTIPLE_CHOICES
             && may_be_long(&self.body.borrow())
             && !response.answers_grpc()
     }
