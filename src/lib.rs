@@ -38,6 +38,7 @@
 //! # Running a gateway
 //!
 //! - [`cli`]: the commands of the binary.
+//! - [`handover`]: takes the listening sockets over from a predecessor.
 //! - [`server`]: starts and stops a complete gateway: workers, control thread, admin API.
 //! - [`worker`]: a worker thread: accepts and serves connections, drains at the end.
 //! - [`admin`]: the admin API: health, metrics and control.
@@ -64,6 +65,7 @@
 //! - [`transport`]: what carries HTTP: sockets, TLS, tunnels.
 //! - [`connection_state`]: what a client connection waits for, and its deadlines.
 //! - [`auth`]: who sends a request: API keys and consumers.
+//! - [`consumer_store`]: consumers that are kept in Redis.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`ext_authz`]: Envoy's protocol for decisions: messages, the asked request, the response.
 //! - [`grpc`]: gRPC as a server: messages with their length, statuses.
@@ -79,7 +81,9 @@
 //! - [`tls`]: certificates, and the rules of TLS handshakes.
 //! - [`trace`]: the W3C trace context, and the spans of sampled requests for a collector.
 //! - [`key_sets`]: the keys of issuers of signed tokens, which are fetched in the background.
-//! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules.
+//! - [`upstream`]: the HTTP/1.1 and HTTP/2 client: connection pools, forwarding, header rules;
+//!   [`warnings`]: which of many failures are logged.
+//! - [`http_client`]: the client of the gateway's own requests.
 //! - [`usage`]: what a body reports that it cost: numbers at paths of its JSON, found while it
 //!   passes.
 //!
@@ -95,6 +99,7 @@
 //! - [`client_usage`]: each client address's share of the resources that the process bounds.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`counter`]: a number that one thread writes and any thread reads.
+//! - [`priority`]: how important a request is while an upstream is full.
 //! - [`mix`]: functions that mix bits: hashes and random numbers.
 //! - [`secret`]: the secret that the gateways of one store share.
 //! - [`status`]: sets of response statuses.
