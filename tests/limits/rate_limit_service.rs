@@ -8,6 +8,8 @@ mod consumers;
 mod grpcio;
 /// Health and reflection.
 mod health;
+/// Late hits, and hits that are given back.
+mod late;
 /// Access log, metrics and the admin API.
 mod observed;
 /// Permits that calls take and give back.
@@ -177,12 +179,12 @@ fn negative_hits_are_given_back_and_never_more_than_were_charged() {
         assert_eq!(client.ask("edge", vec![given_back("user=a", 2)]).statuses(), ["ok 2"]);
         assert_eq!(client.ask("edge", vec![given_back("user=a", 100)]).statuses(), ["ok 5"]);
         assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["ok 4"]);
-        // A call that is refused gives nothing back.
+        // A call that is refused gives them back too.
         client.ask("edge", vec![with_hits("user=a,path=/x", 2)]);
         let refused =
             client.ask("edge", vec![given_back("user=a", 1), descriptor("user=a,path=/x")]);
         assert!(!refused.is_ok());
-        assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["ok 3"]);
+        assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["ok 4"]);
     });
 }
 

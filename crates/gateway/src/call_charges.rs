@@ -1,10 +1,12 @@
-//! The charges of a call to the rate limit service: all of them are made, or none.
+//! The charges of a call to the rate limit service.
+//!
+//! What is given back was given back, so nothing refuses it. Then all charges are made, or none.
 
-use std::{rc::Rc, sync::Arc};
+use std::{mem, rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
 use tidegate_envoy::rate_limit_service::{LimitOutcome, LimitRole, Permits};
-use tidegate_limit::{Charge, LeaseSize, Limit, Outcome, Verdict};
+use tidegate_limit::{Charge, Decision, LeaseSize, Limit, Outcome, StoreDecision};
 use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::LimitReport;
 use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall};
@@ -13,6 +15,7 @@ use tidegate_trace::ChildSpanKind;
 
 use super::{
     Gateway,
+    background::Background,
     charged_limit::ChargedLimit,
     charging::{UndeliveredCharge, refusing},
     context::RequestContext,
@@ -20,12 +23,11 @@ use super::{
 };
 
 /// The charges of a call, and what they have decided.
+#[derive(Default)]
 pub(super) struct CallCharges {
     /// What applies to each descriptor.
     rules: SmallVec<[DescriptorRule; 4]>,
     hits: SmallVec<[CallHit; 4]>,
-    /// The decision on the whole call.
-    pub(super) admission: Admission,
 }
 
 /// A charge, a peek or a refund of a call, and its outcome.
@@ -42,6 +44,49 @@ impl CallHit {
     fn refuses(&self) -> bool {
         self.limit.limit().enforce && self.limit.outcome.refused().is_some()
     }
+
+    fn has_record_of(&self, other: &Self) -> bool {
+        Rc::ptr_eq(self.limit.rule(), other.limit.rule()) && self.limit.key() == other.limit.key()
+    }
+
+    /// The charge by which the counts are read again. A refusal then has the time at which the same
+    /// hits fit or, if they are more than the quota, one hit.
+    fn reading(&self) -> Charge<'_> {
+        let charge = self.limit.charge();
+        let cost = match self.act {
+            HitAct::Refund => 0,
+            HitAct::Charge if charge.cost > charge.limit.quota.limit => charge.limit.cost,
+            HitAct::Charge | HitAct::Peek => charge.cost,
+        };
+        Charge { cost, ..charge }
+    }
+
+    /// Shows the counts that a later reading has `found`. What was decided stands.
+    fn update(&mut self, found: &StoreDecision) {
+        let decided = match self.limit.outcome {
+            Outcome::Unknown => return,
+            // Its counts are in another store.
+            Outcome::Decided(own) if own.source != found.source => return,
+            Outcome::Decided(own) => Some(own),
+            Outcome::NotCharged => None,
+        };
+        let is_refused = match decided {
+            Some(own) => !own.decision.admitted,
+            None => found.decision.used > found.decision.limit,
+        };
+        let retry_at =
+            if found.decision.admitted { Some(found.at) } else { found.decision.retry_at };
+        let decision = Decision {
+            admitted: !is_refused,
+            retry_at: retry_at.filter(|_| is_refused),
+            wait: 0,
+            ..found.decision
+        };
+        let own = decided.unwrap_or(*found);
+        // A refund of the charge names the time at which it was made.
+        let at = if is_refused { found.at } else { own.at };
+        self.limit.outcome = Outcome::Decided(StoreDecision { decision, at, ..own });
+    }
 }
 
 impl CallCharges {
@@ -53,7 +98,7 @@ impl CallCharges {
             let (descriptors, act, on_refusal) = (hit.descriptors, hit.act, hit.on_refusal);
             Some(CallHit { descriptors, act, on_refusal, limit, role })
         });
-        Self { rules: planned.rules, hits: hits.collect(), admission: Admission::Unlimited }
+        Self { rules: planned.rules, hits: hits.collect() }
     }
 
     /// The limit that admits a descriptor never, if one does.
@@ -92,7 +137,7 @@ impl CallCharges {
     /// Whether the call has taken permits, which its sender gives back.
     pub(super) fn permits(&self) -> Permits {
         let holds = |own: &ChargedLimit| own.limit().algorithm().holds_permit();
-        let is_taken = self.admission == Admission::Admitted && self.of(HitAct::Charge).any(holds);
+        let is_taken = self.decide() == Admission::Admitted && self.of(HitAct::Charge).any(holds);
         if is_taken { Permits::Taken } else { Permits::None }
     }
 
@@ -107,7 +152,8 @@ impl CallCharges {
         }
     }
 
-    fn decide(&self) -> Admission {
+    /// The decision on the whole call.
+    pub(super) fn decide(&self) -> Admission {
         if self.blocked_by().is_some() {
             return Admission::Refused;
         }
@@ -123,9 +169,125 @@ impl CallCharges {
     }
 }
 
+/// How the charges of a call are made.
+impl CallCharges {
+    /// True if the call must be charged to its end although Envoy cancels it: it says what has
+    /// happened, or takes what only it can give back.
+    fn must_end(&self) -> bool {
+        let must_end = |hit: &CallHit| match hit.act {
+            _ if hit.on_refusal == OnRefusal::Overdraw => true,
+            HitAct::Refund => true,
+            HitAct::Charge => hit.limit.must_be_delivered(),
+            HitAct::Peek => false,
+        };
+        self.hits.iter().any(must_end)
+    }
+
+    /// Gives back, then charges.
+    async fn make(&mut self, background: &Background) -> Result<(), StoreError> {
+        self.give_back(background).await;
+        let charged = self.charge(background).await;
+        if self.decide().is_refused() {
+            self.overdraw(background).await;
+        }
+        if charged.is_ok() && self.has_outdated_refund() {
+            self.read_again(background).await;
+        }
+        charged
+    }
+
+    async fn give_back(&mut self, background: &Background) {
+        let refunds: SmallVec<[Correction; 2]> =
+            self.of(HitAct::Refund).map(ChargedLimit::release).collect();
+        if !refunds.is_empty() {
+            let outcomes = background.adjust(refunds).await;
+            self.set_outcomes(HitAct::Refund, outcomes);
+        }
+    }
+
+    /// Makes all charges or none, in one call to the store. A peek that finds nothing left refuses
+    /// the call, and then nothing is charged.
+    async fn charge(&mut self, background: &Background) -> Result<(), StoreError> {
+        let store = &background.store;
+        if self.of(HitAct::Peek).next().is_some() {
+            let peeked = store.peek(&self.charges(HitAct::Peek), background.now()).await?;
+            self.set_outcomes(HitAct::Peek, peeked.outcomes);
+        }
+        for hit in self.hits.iter().filter(|hit| hit.act == HitAct::Peek && hit.refuses()) {
+            hit.limit.count_outcome();
+        }
+        if self.of(HitAct::Charge).next().is_none() {
+            return Ok(());
+        }
+        let charges = self.charges(HitAct::Charge);
+        if self.decide().is_refused() {
+            let peeked = store.peek(&charges, background.now()).await?;
+            drop(charges);
+            self.set_outcomes(HitAct::Charge, peeked.outcomes);
+        } else {
+            let charged = store.charge(&charges, background.now()).await?;
+            drop(charges);
+            self.set_outcomes(HitAct::Charge, charged.outcomes);
+            self.of(HitAct::Charge).for_each(ChargedLimit::count_outcome);
+        }
+        Ok(())
+    }
+
+    /// Charges the late hits of a refused call beyond the quota: what they report has happened. The
+    /// call keeps the outcomes of its refusal.
+    async fn overdraw(&self, background: &Background) {
+        let reports = self.hits.iter().filter(|hit| hit.on_refusal == OnRefusal::Overdraw);
+        let overdrafts: SmallVec<[Correction; 2]> =
+            reports.map(|hit| hit.limit.overdraft()).collect();
+        if !overdrafts.is_empty() {
+            background.adjust(overdrafts).await;
+        }
+    }
+
+    /// True if a refund's outcome is not what is left: the store does not know what gateways have
+    /// left of the units that they reserved, or its record was charged after it.
+    fn has_outdated_refund(&self) -> bool {
+        let is_outdated = |refund: &CallHit| {
+            let mut others = self.hits.iter().filter(|hit| hit.act == HitAct::Charge);
+            refund.limit.limit().lease_size != LeaseSize::Off
+                || others.any(|hit| hit.has_record_of(refund))
+        };
+        self.hits.iter().filter(|hit| hit.act == HitAct::Refund).any(is_outdated)
+    }
+
+    /// Reads the counts after all changes, for the response.
+    async fn read_again(&mut self, background: &Background) {
+        let charges: SmallVec<[Charge<'_>; 4]> = self.hits.iter().map(CallHit::reading).collect();
+        let found = background.store.peek(&charges, background.now()).await;
+        drop(charges);
+        // Without an answer, the older counts stay.
+        let outcomes = found.map(|verdict| verdict.outcomes).unwrap_or_default();
+        for (hit, found) in self.hits.iter_mut().zip(&outcomes) {
+            if let Some(found) = found.decided() {
+                hit.update(found);
+            }
+        }
+    }
+
+    fn charges(&self, act: HitAct) -> SmallVec<[Charge<'_>; 4]> {
+        self.of(act).map(ChargedLimit::charge).collect()
+    }
+
+    /// The corrections that refund the charges of a call that was cancelled: of a report, only the
+    /// permits.
+    fn refunds(&self) -> SmallVec<[Correction; 2]> {
+        if self.decide().is_refused() {
+            return SmallVec::new();
+        }
+        let charges = self.hits.iter().filter(|hit| hit.act == HitAct::Charge);
+        let is_refunded =
+            |hit: &&CallHit| hit.on_refusal == OnRefusal::Nothing || hit.limit.holds_permit();
+        charges.filter(is_refunded).filter_map(|hit| hit.limit.refund()).collect()
+    }
+}
+
 impl Gateway {
-    /// Makes the charges of a call, all or none, then its refunds. A peek that finds nothing left
-    /// refuses the call, and then nothing is charged.
+    /// Makes the charges of a call, and decides it.
     ///
     /// # Errors
     ///
@@ -137,11 +299,15 @@ impl Gateway {
     ) -> Result<(), StoreError> {
         let kind = || ChildSpanKind::Charge { store: self.store_name, decision: "" };
         self.begin_span(&mut request.ledger.tracing, kind);
-        let made = self.make_charges(call).await;
-        call.admission = if made.is_ok() { call.decide() } else { Admission::Unknown };
-        request.ledger.admission = call.admission;
-        self.end_charge_span(&mut request.ledger.tracing, call.admission);
-        if call.admission.is_refused() {
+        let made = if call.must_end() {
+            self.charge_to_the_end(call).await
+        } else {
+            call.make(&self.background).await
+        };
+        let admission = if made.is_ok() { call.decide() } else { Admission::Unknown };
+        request.ledger.admission = admission;
+        self.end_charge_span(&mut request.ledger.tracing, admission);
+        if admission.is_refused() {
             self.count_refused_callers(request, call.limits());
             request.ledger.refused_by = refusing(call.limits());
             if request.ledger.refused_by.is_empty() {
@@ -151,98 +317,19 @@ impl Gateway {
         made
     }
 
-    async fn make_charges(&self, call: &mut CallCharges) -> Result<(), StoreError> {
-        if call.of(HitAct::Peek).next().is_some() {
-            let outcomes = self.peek_limits(call.of(HitAct::Peek)).await?;
-            call.set_outcomes(HitAct::Peek, outcomes);
-        }
-        let is_refused = call.decide().is_refused();
-        for hit in call.hits.iter().filter(|hit| hit.act == HitAct::Peek && hit.refuses()) {
-            hit.limit.count_outcome();
-        }
-        if call.of(HitAct::Charge).next().is_some() {
-            if is_refused {
-                let outcomes = self.peek_limits(call.of(HitAct::Charge)).await?;
-                call.set_outcomes(HitAct::Charge, outcomes);
-            } else {
-                let outcomes = self.charge_limits_of(call.of(HitAct::Charge)).await?;
-                call.set_outcomes(HitAct::Charge, outcomes);
-                call.of(HitAct::Charge).for_each(ChargedLimit::count_outcome);
-            }
-        }
-        if call.decide().is_refused() {
-            self.overdraw(call).await;
-        }
-        if call.of(HitAct::Refund).next().is_some() && !call.decide().is_refused() {
-            let refunds = call.of(HitAct::Refund).map(ChargedLimit::release);
-            let refunds: SmallVec<[Correction; 2]> = refunds.collect();
-            let outcomes = self.background.adjust(refunds).await;
-            call.set_outcomes(HitAct::Refund, outcomes);
-            let is_leased = |own: &ChargedLimit| own.limit().lease_size != LeaseSize::Off;
-            if call.of(HitAct::Refund).any(is_leased) {
-                // The store does not know what gateways have left of the units that they reserved.
-                let charges = call.of(HitAct::Refund).map(|own| Charge { cost: 0, ..own.charge() });
-                let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
-                let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await?;
-                drop(charges);
-                call.set_outcomes(HitAct::Refund, verdict.outcomes);
-            }
-        }
-        Ok(())
-    }
-
-    /// Charges the late hits of a refused call beyond the quota: what they report has happened. The
-    /// call keeps the outcomes of its refusal.
-    async fn overdraw(&self, call: &CallCharges) {
-        let reports = call.hits.iter().filter(|hit| hit.on_refusal == OnRefusal::Overdraw);
-        let overdrafts: SmallVec<[Correction; 2]> =
-            reports.map(|hit| hit.limit.overdraft()).collect();
-        if !overdrafts.is_empty() {
-            self.background.adjust(overdrafts).await;
-        }
-    }
-
-    async fn peek_limits<'l>(
-        &self,
-        limits: impl Iterator<Item = &'l ChargedLimit>,
-    ) -> Result<SmallVec<[Outcome; 2]>, StoreError> {
-        let charges: SmallVec<[Charge<'_>; 4]> = limits.map(ChargedLimit::charge).collect();
-        let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await?;
-        Ok(verdict.outcomes)
-    }
-
-    /// Charges all limits or none, in one call to the store. If one of them holds a permit, the
-    /// call to the store finishes even if Envoy cancels its own, and the charges are then refunded.
-    async fn charge_limits_of<'l>(
-        &self,
-        limits: impl Iterator<Item = &'l ChargedLimit> + Clone,
-    ) -> Result<SmallVec<[Outcome; 2]>, StoreError> {
-        if !limits.clone().any(ChargedLimit::must_be_delivered) {
-            let charges: SmallVec<[Charge<'_>; 4]> = limits.map(ChargedLimit::charge).collect();
-            let verdict = self.store.charge(&charges, self.shared.clock.store_time()).await?;
-            return Ok(verdict.outcomes);
-        }
-        let mut limits: SmallVec<[ChargedLimit; 4]> = limits.cloned().collect();
-        let background = Rc::clone(&self.background);
+    /// Makes the charges of a call even if Envoy cancels it. What it has taken is then refunded.
+    async fn charge_to_the_end(&self, call: &mut CallCharges) -> Result<(), StoreError> {
+        let (mut own, background) = (mem::take(call), Rc::clone(&self.background));
         let charged = self.background.run_with_output(async move {
-            let charges = limits.iter().map(ChargedLimit::charge);
-            let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
-            let verdict = background.store.charge(&charges, background.now()).await?;
-            drop(charges);
-            if !verdict.admitted {
-                limits.clear();
-            }
-            for (limit, outcome) in limits.iter_mut().zip(&verdict.outcomes) {
-                limit.outcome = *outcome;
-            }
-            let refunds = limits.iter().filter_map(ChargedLimit::refund).collect();
-            Ok((verdict, UndeliveredCharge { background, refunds }))
+            let made = own.make(&background).await;
+            let refunds = own.refunds();
+            (own, made, UndeliveredCharge { background, refunds })
         });
         // `None` only if the worker ends.
-        let charged: Option<Result<(Verdict, UndeliveredCharge), StoreError>> = charged.await;
-        let lost = StoreError::Unavailable { limit: 0 };
-        let (verdict, mut undelivered) = charged.unwrap_or(Err(lost))?;
+        let charged: Option<(_, Result<(), StoreError>, UndeliveredCharge)> = charged.await;
+        let (own, made, mut undelivered) = charged.ok_or(StoreError::Unavailable { limit: 0 })?;
         undelivered.refunds.clear();
-        Ok(verdict.outcomes)
+        *call = own;
+        made
     }
 }

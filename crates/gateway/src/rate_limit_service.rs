@@ -287,7 +287,7 @@ fn response(
             _ => limited_status(charges.outcomes(index)),
         })
         .collect();
-    let is_refused = charges.admission.is_refused();
+    let is_refused = charges.decide().is_refused();
     let code = if is_refused { ResponseCode::OverLimit } else { ResponseCode::Ok };
     let mut fields = Fields::new();
     let families = request.rules().snapshot.headers;
