@@ -55,10 +55,11 @@ pub struct RateLimitDomainConfig {
     /// The entry that names the consumer, as `descriptor:NAME`: plans and overrides then apply to
     /// calls as to requests of that consumer. Default: calls have no consumer.
     pub consumer: Option<KeyPart>,
-    /// What happens to several hits (`hits_addend` above 1) that exceed what is left. `charge`:
-    /// they are charged as an overdraft, because they report what has happened, as Envoy's
-    /// `apply_on_stream_done` does; the next call is refused. `refuse`: nothing is charged.
-    /// Default: `charge` with `file`, as in envoyproxy/ratelimit, and else `refuse`.
+    /// What happens to a call with several hits (`hits_addend` above 1) that exceed what is left.
+    /// `charge`: all of its descriptors are charged, beyond the quota if need be, because it
+    /// reports what has happened, as Envoy's `apply_on_stream_done` does; the next call is
+    /// refused. `refuse`: nothing is charged. Default: `charge` with `file`, as in
+    /// envoyproxy/ratelimit, and else `refuse`.
     pub late_hits: Option<LateHits>,
 }
 

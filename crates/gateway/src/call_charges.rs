@@ -1,6 +1,8 @@
 //! The charges of a call to the rate limit service.
 //!
-//! What is given back was given back, so nothing refuses it. Then all charges are made, or none.
+//! What is given back was given back, so nothing refuses it. Then all charges are made, or none. A
+//! call with late hits reports what has happened: where its charges do not fit, they are made beyond
+//! the quota.
 
 use std::{mem, rc::Rc, sync::Arc};
 
@@ -28,6 +30,7 @@ pub(super) struct CallCharges {
     /// What applies to each descriptor.
     rules: SmallVec<[DescriptorRule; 4]>,
     hits: SmallVec<[CallHit; 4]>,
+    on_refusal: OnRefusal,
 }
 
 /// A charge, a peek or a refund of a call, and its outcome.
@@ -35,7 +38,6 @@ struct CallHit {
     /// The indices of its descriptors.
     descriptors: SmallVec<[usize; 1]>,
     act: HitAct,
-    on_refusal: OnRefusal,
     limit: ChargedLimit,
     role: LimitRole,
 }
@@ -95,10 +97,10 @@ impl CallCharges {
         let hits = planned.hits.into_iter().filter_map(|hit| {
             let limit = ChargedLimit::new(&domain.limits, &hit.charge)?;
             let role = domain.settings.role(hit.charge.limit_index);
-            let (descriptors, act, on_refusal) = (hit.descriptors, hit.act, hit.on_refusal);
-            Some(CallHit { descriptors, act, on_refusal, limit, role })
+            Some(CallHit { descriptors: hit.descriptors, act: hit.act, limit, role })
         });
-        Self { rules: planned.rules, hits: hits.collect() }
+        let (rules, on_refusal) = (planned.rules, planned.on_refusal);
+        Self { rules, hits: hits.collect(), on_refusal }
     }
 
     /// The limit that admits a descriptor never, if one does.
@@ -175,22 +177,22 @@ impl CallCharges {
     /// happened, or takes what only it can give back.
     fn must_end(&self) -> bool {
         let must_end = |hit: &CallHit| match hit.act {
-            _ if hit.on_refusal == OnRefusal::Overdraw => true,
             HitAct::Refund => true,
             HitAct::Charge => hit.limit.must_be_delivered(),
             HitAct::Peek => false,
         };
-        self.hits.iter().any(must_end)
+        self.on_refusal == OnRefusal::Overdraw || self.hits.iter().any(must_end)
     }
 
     /// Gives back, then charges.
     async fn make(&mut self, background: &Background) -> Result<(), StoreError> {
         self.give_back(background).await;
         let charged = self.charge(background).await;
-        if self.decide().is_refused() {
-            self.overdraw(background).await;
-        }
-        if charged.is_ok() && self.has_outdated_refund() {
+        let is_overdrawn = match self.on_refusal {
+            OnRefusal::Nothing => false,
+            OnRefusal::Overdraw => self.overdraw(background, &charged).await,
+        };
+        if charged.is_ok() && (is_overdrawn || self.has_outdated_refund()) {
             self.read_again(background).await;
         }
         charged
@@ -233,15 +235,26 @@ impl CallCharges {
         Ok(())
     }
 
-    /// Charges the late hits of a refused call beyond the quota: what they report has happened. The
-    /// call keeps the outcomes of its refusal.
-    async fn overdraw(&self, background: &Background) {
-        let reports = self.hits.iter().filter(|hit| hit.on_refusal == OnRefusal::Overdraw);
-        let overdrafts: SmallVec<[Correction; 2]> =
-            reports.map(|hit| hit.limit.overdraft()).collect();
-        if !overdrafts.is_empty() {
-            background.adjust(overdrafts).await;
+    /// Charges beyond the quota what [`Self::charge`] has not charged. Where the store gave no
+    /// answer, a queue keeps the charge until it does. True if counts have changed.
+    async fn overdraw(&self, background: &Background, charged: &Result<(), StoreError>) -> bool {
+        let is_decided = charged.is_ok();
+        let is_charged = is_decided && !self.decide().is_refused();
+        let is_missing = |own: &&ChargedLimit| {
+            let is_made = is_charged && own.outcome.admitted().is_some();
+            !own.holds_permit() && !is_made
+        };
+        let (answered, unanswered): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = self
+            .of(HitAct::Charge)
+            .filter(is_missing)
+            .partition(|own| is_decided && own.outcome != Outcome::Unknown);
+        background.adjust_in_background(unanswered.into_iter().map(ChargedLimit::overdraft));
+        if answered.is_empty() {
+            return false;
         }
+        let overdrafts = answered.into_iter().map(ChargedLimit::overdraft);
+        let outcomes = background.adjust(overdrafts.collect()).await;
+        outcomes.iter().all(|outcome| outcome.decided().is_some())
     }
 
     /// True if a refund's outcome is not what is left: the store does not know what gateways have
@@ -279,10 +292,9 @@ impl CallCharges {
         if self.decide().is_refused() {
             return SmallVec::new();
         }
-        let charges = self.hits.iter().filter(|hit| hit.act == HitAct::Charge);
         let is_refunded =
-            |hit: &&CallHit| hit.on_refusal == OnRefusal::Nothing || hit.limit.holds_permit();
-        charges.filter(is_refunded).filter_map(|hit| hit.limit.refund()).collect()
+            |own: &&ChargedLimit| self.on_refusal == OnRefusal::Nothing || own.holds_permit();
+        self.of(HitAct::Charge).filter(is_refunded).filter_map(ChargedLimit::refund).collect()
     }
 }
 

@@ -1,14 +1,28 @@
 //! What has happened: hits that are reported late, and hits that are given back.
 
+use std::time::Duration;
+
+use prost::Message;
 use testkit::{
     backend::{MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, on_each},
     client::get,
     gateway::Gateway,
-    rate_limit_client::{descriptor, given_back, with_hits},
+    http2_client::{Http2Client, request},
+    rate_limit_client::{Decided, GRPC_FIELDS, RateLimitClient, descriptor, given_back, with_hits},
+    redis_server::RedisServer,
+    wait::{eventually, sleep},
+    yaml::fill,
 };
-use tidegate::{clock::Clock, rate_limit_service::messages::RateLimitDescriptor};
+use tidegate::{
+    clock::Clock,
+    grpc::frame_message,
+    rate_limit_service::{
+        SHOULD_RATE_LIMIT,
+        messages::{RateLimitDescriptor, RateLimitRequest},
+    },
+};
 
-use super::{NOW, connect_first};
+use super::{NOW, connect, connect_first};
 
 /// `edge` charges late hits, `strict` refuses them.
 const RULES: &str = "
@@ -38,6 +52,11 @@ fn try_used(gateway: &Gateway, limit: &str, keys: &[&str]) -> Option<u64> {
 
 fn used(gateway: &Gateway, limit: &str, keys: &[&str]) -> u64 {
     try_used(gateway, limit, keys).expect("a count")
+}
+
+fn takes_permits(decided: &Decided) -> bool {
+    let metadata = decided.0.dynamic_metadata.as_ref();
+    metadata.is_some_and(|metadata| metadata.fields.contains_key("permits"))
 }
 
 #[test]
@@ -87,4 +106,232 @@ fn hits_are_given_back_before_the_others_are_charged() {
         assert_eq!(decided.statuses(), ["ok 5", "ok 5"], "both show what is left");
         assert!(decided.is_ok());
     });
+}
+
+/// Each descriptor of a report is charged once.
+#[test]
+fn a_report_is_charged_as_a_whole() {
+    on_each(&MEMORY_AND_TOPOLOGIES, |backend| {
+        let fleet = backend.start(RULES, &Clock::manual(NOW));
+        let gateway = &fleet.gateways[0];
+        let mut client = connect_first(&fleet);
+        let mut ask = |domain: &str, call: Vec<RateLimitDescriptor>| client.ask(domain, call);
+        let counts =
+            |user: &str| (used(gateway, "tokens", &[user]), used(gateway, "route", &[user, "x"]));
+        let both = |user: &str, tokens: u64, route: u64| {
+            let own = format!("user={user}");
+            vec![with_hits(&own, tokens), with_hits(&format!("{own},route=x"), route)]
+        };
+        let decided = ask("edge", both("a", 1, 50));
+        assert_eq!(decided.statuses(), ["ok 99", "over"]);
+        assert_eq!(counts("a"), (1, 50), "a single hit that fits");
+        assert_eq!(ask("edge", both("b", 100, 50)).statuses(), ["ok 0", "over"]);
+        assert_eq!(counts("b"), (100, 50), "hits that fit");
+        ask("edge", vec![with_hits("user=c,route=x", 10)]);
+        assert_eq!(ask("edge", both("c", 50, 1)).statuses(), ["ok 50", "over"]);
+        assert_eq!(counts("c"), (50, 11), "a single hit that does not fit");
+        ask("edge", vec![with_hits("user=d,route=x", 10)]);
+        assert!(!ask("edge", both("d", 50, 0)).is_ok());
+        assert_eq!(counts("d"), (50, 10), "beside a peek that finds nothing");
+        assert_eq!(ask("edge", both("e", 150, 50)).statuses(), ["over", "over"]);
+        assert_eq!(counts("e"), (150, 50), "two that do not fit");
+        let blocked = vec![with_hits("user=f", 150), descriptor("user=mallory,route=x")];
+        assert_eq!(ask("edge", blocked).statuses(), ["over", "over"]);
+        assert_eq!(counts("f"), (150, 0), "beside one that is blocked");
+        assert!(!ask("edge", both("g", 1, 2)).statuses().is_empty());
+        assert_eq!(counts("g"), (1, 2), "all fit");
+        assert_eq!(ask("strict", both("h", 1, 50)).statuses()[1], "over");
+        assert_eq!(counts("h"), (0, 0), "refused");
+    });
+}
+
+/// A request holds a permit, and a report is no request.
+#[test]
+fn a_refused_report_takes_no_permit() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let fleet = backend.start(RULES, &Clock::manual(NOW));
+        let gateway = &fleet.gateways[0];
+        let mut client = connect_first(&fleet);
+        let refused = client.ask("edge", vec![with_hits("user=a", 150), descriptor("run=a")]);
+        assert!(!refused.is_ok() && !takes_permits(&refused));
+        assert_eq!((used(gateway, "running", &["a"]), used(gateway, "tokens", &["a"])), (0, 150));
+        client.ask("edge", vec![with_hits("run=b", 5)]);
+        let refused = client.ask("edge", vec![with_hits("user=b", 50), descriptor("run=b")]);
+        assert_eq!(refused.refused_by().as_deref(), Some("running"));
+        assert_eq!(refused.statuses(), ["ok 50", "over"]);
+        assert_eq!((used(gateway, "running", &["b"]), used(gateway, "tokens", &["b"])), (5, 50));
+        let several = client.ask("edge", vec![descriptor("user=c"), with_hits("run=b", 2)]);
+        assert!(!several.is_ok());
+        assert_eq!(used(gateway, "tokens", &["c"]), 0, "several permits are no report");
+        let admitted = client.ask("edge", vec![with_hits("user=c", 50), descriptor("run=c")]);
+        assert!(admitted.is_ok() && takes_permits(&admitted));
+    });
+}
+
+/// A limit that is not enforced counts as if it were.
+#[test]
+fn late_hits_are_charged_to_limits_that_are_not_enforced() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let fleet = backend.start(RULES, &Clock::manual(NOW));
+        let mut client = connect_first(&fleet);
+        for (hits, total) in [(8, 8), (8, 16), (30, 46)] {
+            let decided = client.ask("edge", vec![with_hits("dry=a", hits), descriptor("user=a")]);
+            assert!(decided.is_ok());
+            assert_eq!(used(&fleet.gateways[0], "dry", &["a"]), total);
+        }
+        assert!(client.ask("edge", vec![descriptor("dry=a")]).is_ok());
+        assert_eq!(used(&fleet.gateways[0], "dry", &["a"]), 46, "one hit is a request");
+        assert_eq!(used(&fleet.gateways[0], "tokens", &["a"]), 3);
+    });
+}
+
+#[test]
+fn the_answer_to_late_hits_shows_the_counts_after_them() {
+    for algorithm in [
+        "algorithm: sliding_window",
+        "algorithm: sliding_window, strict: true",
+        "algorithm: sliding_log",
+        "algorithm: fixed_window",
+        "algorithm: token_bucket",
+        "algorithm: fixed_window, reserve: 5",
+        "algorithm: sliding_window, reserve: auto",
+        "algorithm: fixed_window, block: {after: 3, within: 1m, for: 5m}",
+    ] {
+        on_each(&MEMORY_AND_REDIS, |backend| {
+            let rules = RULES.replace(
+                "{quota: 100, window: 1m, algorithm: fixed_window,",
+                &format!("{{quota: 100, window: 1m, {algorithm},"),
+            );
+            for (user, before, hits) in [("a", 0, 150), ("b", 60, 60), ("c", 100, 2)] {
+                let clock = Clock::manual(NOW);
+                let fleet = backend.start(&rules, &clock);
+                let mut client = connect_first(&fleet);
+                let what = format!("{algorithm}, {before} and {hits}");
+                let own = format!("user={user}");
+                client.ask("edge", vec![with_hits(&own, before)]);
+                let other = format!("{own},route={before}");
+                let call = vec![with_hits(&own, hits), with_hits(&other, 4)];
+                let refused = client.ask("edge", call);
+                assert_eq!(refused.statuses(), ["over", "ok 6"], "{what}");
+                assert_eq!(refused.header("x-ratelimit-limit"), Some("100"), "{what}");
+                assert_eq!(refused.header("x-ratelimit-remaining"), Some("0"), "{what}");
+                let total = (before + hits).to_string();
+                assert_eq!(refused.header("x-ratelimit-used"), Some(&*total), "{what}");
+                let seconds = refused.header("retry-after").expect("a time").parse::<u64>();
+                let wait = 1_000 * seconds.expect("seconds");
+                let reset = refused.0.statuses[0].duration_until_reset.expect("a duration");
+                assert!(reset.seconds >= 1, "{what}");
+                clock.set(NOW + wait);
+                // More hits than the quota never fit.
+                let again = if hits > 100 { 1 } else { hits };
+                let decided = client.ask("edge", vec![with_hits(&own, again)]);
+                assert!(decided.is_ok(), "{what}: refused after {wait} ms");
+            }
+        });
+    }
+}
+
+#[test]
+fn late_hits_of_a_blocked_caller_are_charged() {
+    on_each(&MEMORY_AND_REDIS, |backend| {
+        let rules = RULES.replace(
+            "{quota: 100, window: 1m,",
+            "{quota: 100, window: 1m, block: {after: 1, within: 1m, for: 5m},",
+        );
+        let clock = Clock::manual(NOW);
+        let fleet = backend.start(&rules, &clock);
+        let mut client = connect_first(&fleet);
+        client.ask("edge", vec![with_hits("user=a", 100)]);
+        assert!(!client.ask("edge", vec![descriptor("user=a")]).is_ok(), "the block begins");
+        for (seconds, total) in [(0, 150), (61, 50)] {
+            clock.set(NOW + 1_000 * seconds);
+            let refused = client.ask("edge", vec![with_hits("user=a", 50)]);
+            assert_eq!(refused.statuses(), ["over"]);
+            let wait = (300 - seconds).to_string();
+            assert_eq!(refused.header("retry-after"), Some(&*wait), "the end of the block");
+            assert_eq!(used(&fleet.gateways[0], "tokens", &["a"]), total);
+        }
+        clock.set(NOW + 300_000);
+        assert!(client.ask("edge", vec![descriptor("user=a")]).is_ok());
+    });
+}
+
+/// A store in Redis, and limits with the failure `policy`.
+fn with_redis(redis: &RedisServer, policy: &str, timeout: &str) -> String {
+    fill(
+        "
+        store:
+          redis: {shards: [{primary: '{redis}'}], connect_timeout: {timeout}, response_timeout: {timeout}}
+        rate_limit_service:
+          address: 127.0.0.1:0
+          domains: {edge: {limits: [tokens, running], late_hits: charge}}
+        limits:
+          tokens: {quota: 100, window: 24h, algorithm: fixed_window, key: ['descriptor:user'], on_failure: {policy}}
+          running: {algorithm: concurrency, quota: 5, window: 1h, key: ['descriptor:run'], on_failure: {policy}}
+        upstreams: {app: {respond: {}}}
+        routes: [{name: all, upstream: app}]
+        ",
+        [("redis", redis.url()), ("policy", policy.into()), ("timeout", timeout.into())],
+    )
+}
+
+fn report(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
+}
+
+/// While Redis gives no answer, late hits are counted by the gateway (`local`) or kept until Redis
+/// is back, and permits that are given back are kept too.
+#[test]
+fn nothing_that_has_happened_is_lost_with_redis() {
+    for (policy, code, in_redis) in
+        [("local", None, 60), ("open", None, 210), ("closed", Some(14), 210)]
+    {
+        let redis = RedisServer::start();
+        let gateway = Gateway::start(&with_redis(&redis, policy, "500ms"));
+        let mut client = connect(&gateway);
+        client.ask("edge", vec![with_hits("user=a", 60), with_hits("run=a", 2)]);
+        redis.suspend();
+        eventually("Redis is lost", || {
+            let _ = client.try_ask(&report(vec![descriptor("user=z")]));
+            gateway.metric("tidegate_store_fallbacks_total") > 0
+        });
+        let call = report(vec![with_hits("user=a", 150), given_back("run=a", 1)]);
+        let failed = client.try_ask(&call).err().map(|failure| failure.code);
+        assert_eq!(failed, code, "{policy}");
+        if policy == "local" {
+            let again = client.ask("edge", vec![descriptor("user=a")]);
+            assert_eq!(again.statuses(), ["over"], "its own share is overdrawn");
+        }
+        redis.resume();
+        eventually(&format!("{policy}: Redis has counted all"), || {
+            try_used(&gateway, "tokens", &["a"]) == Some(in_redis)
+                && try_used(&gateway, "running", &["a"]) == Some(1)
+        });
+        sleep(Duration::from_millis(300));
+        assert_eq!(used(&gateway, "tokens", &["a"]), in_redis, "{policy}: once each");
+    }
+}
+
+/// Envoy cancels a call that takes longer than its timeout.
+#[test]
+fn a_cancelled_report_is_charged() {
+    let redis = RedisServer::start();
+    let gateway = Gateway::start(&with_redis(&redis, "local", "5s"));
+    connect(&gateway).ask("edge", vec![with_hits("run=a", 2)]);
+    redis.suspend();
+    let service = gateway.server.rate_limit_service.expect("the service");
+    let mut client = Http2Client::connect(service);
+    let call = report(vec![with_hits("user=a", 150), given_back("run=a", 1)]);
+    let mut exchange =
+        client.start(request("POST", SHOULD_RATE_LIMIT, GRPC_FIELDS), false).expect("a stream");
+    exchange.send(&frame_message(&call.encode_to_vec()), true).expect("a body");
+    sleep(Duration::from_millis(300));
+    exchange.reset();
+    sleep(Duration::from_millis(100));
+    redis.resume();
+    eventually("the call is charged", || {
+        (used(&gateway, "tokens", &["a"]), used(&gateway, "running", &["a"])) == (150, 1)
+    });
+    let mut client = RateLimitClient::connect(service);
+    assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["over"]);
 }

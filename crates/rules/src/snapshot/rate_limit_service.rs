@@ -67,7 +67,7 @@ pub struct RateLimitDomain {
     reporting: HashSet<usize, RandomState>,
     /// The name of the entry that names the consumer.
     consumer: Option<Box<str>>,
-    /// What a refusal of several hits charges.
+    /// What a call of several hits charges where they do not fit.
     late_hits: OnRefusal,
     /// The index of the limit of descriptors that have a quota of their own, without that quota.
     requested: usize,

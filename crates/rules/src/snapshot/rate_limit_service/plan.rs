@@ -28,6 +28,8 @@ pub struct PlannedCall {
     pub rules: SmallVec<[DescriptorRule; 4]>,
     /// The charges, peeks and refunds.
     pub hits: SmallVec<[PlannedHit; 4]>,
+    /// What its charges do where they do not fit.
+    pub on_refusal: OnRefusal,
 }
 
 /// What applies to a descriptor.
@@ -46,8 +48,6 @@ pub struct PlannedHit {
     pub descriptors: SmallVec<[usize; 1]>,
     /// What to do.
     pub act: HitAct,
-    /// What to charge if the call is refused.
-    pub on_refusal: OnRefusal,
     /// The limit, the key and the cost. Of a peek, the cost of one hit.
     pub charge: PlannedCharge,
 }
@@ -63,13 +63,14 @@ pub enum HitAct {
     Refund,
 }
 
-/// What a refused call charges for a hit.
+/// What the charges of a call do where they do not fit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnRefusal {
-    /// Nothing: a refused request has used nothing.
+    /// None is made: a refused request has used nothing.
     #[default]
     Nothing,
-    /// The whole cost, beyond the quota: several hits report what has happened.
+    /// All are made, if need be beyond the quota: several hits report what has happened. Only a
+    /// permit is not taken, because a request holds it.
     Overdraw,
 }
 
@@ -136,23 +137,24 @@ impl RateLimitDomain {
                 (None, DescriptorRules::Tree(_)) => self.found_charges(index, &found, context),
             };
             planned.rules.push(rule);
+            if hits.are_several() && !self.take_only_permits(&charges) {
+                planned.on_refusal = self.late_hits;
+            }
             for mut charge in charges {
                 charge.cost = hits.cost(charge.cost);
-                planned.add(index, hits.act, self.on_refusal(hits, &charge), charge);
+                planned.add(index, hits.act, charge);
             }
         }
         Ok(planned)
     }
 
-    /// What to charge for `hits` if the call is refused. A permit is held by a request, so a report
-    /// takes none.
-    fn on_refusal(&self, hits: Hits, charge: &PlannedCharge) -> OnRefusal {
-        let limit = &self.limits[usize::from(charge.limit_index)].limit;
-        if hits.act == HitAct::Charge && hits.count > 1 && !limit.algorithm().holds_permit() {
-            self.late_hits
-        } else {
-            OnRefusal::Nothing
-        }
+    /// True if there are charges, and each takes permits.
+    fn take_only_permits(&self, charges: &[PlannedCharge]) -> bool {
+        let takes_permits = |charge: &PlannedCharge| {
+            let policy = &self.limits[usize::from(charge.limit_index)];
+            policy.limit.algorithm().holds_permit()
+        };
+        !charges.is_empty() && charges.iter().all(takes_permits)
     }
 
     /// The charges of one hit to the limits of a rule.
@@ -316,6 +318,11 @@ impl Hits {
         Self { act, count }
     }
 
+    /// True if more than one hit is charged.
+    fn are_several(self) -> bool {
+        self.act == HitAct::Charge && self.count > 1
+    }
+
     /// The cost of the hits, if one of them costs `one`.
     fn cost(self, one: u64) -> u64 {
         let count = if self.act == HitAct::Peek { 1 } else { self.count };
@@ -325,17 +332,10 @@ impl Hits {
 
 impl PlannedCall {
     /// Adds a hit, or joins it with an earlier one of the same record.
-    fn add(
-        &mut self,
-        descriptor: usize,
-        act: HitAct,
-        on_refusal: OnRefusal,
-        charge: PlannedCharge,
-    ) {
+    fn add(&mut self, descriptor: usize, act: HitAct, charge: PlannedCharge) {
         let is_same = |hit: &&mut PlannedHit| {
             let own = &hit.charge;
             (hit.act, own.limit_index, own.key) == (act, charge.limit_index, charge.key)
-                && hit.on_refusal == on_refusal
                 && own.quota == charge.quota
         };
         if let Some(hit) = self.hits.iter_mut().find(is_same) {
@@ -344,12 +344,8 @@ impl PlannedCall {
                 hit.charge.cost = hit.charge.cost.saturating_add(charge.cost).min(MAX_UNITS);
             }
         } else {
-            self.hits.push(PlannedHit {
-                descriptors: SmallVec::from_iter([descriptor]),
-                act,
-                on_refusal,
-                charge,
-            });
+            let descriptors = SmallVec::from_iter([descriptor]);
+            self.hits.push(PlannedHit { descriptors, act, charge });
         }
     }
 
