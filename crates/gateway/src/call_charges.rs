@@ -138,9 +138,13 @@ impl CallCharges {
 
     /// Whether the call has taken permits, which its sender gives back.
     pub(super) fn permits(&self) -> Permits {
-        let holds = |own: &ChargedLimit| own.limit().algorithm().holds_permit();
-        let is_taken = self.decide() == Admission::Admitted && self.of(HitAct::Charge).any(holds);
-        if is_taken { Permits::Taken } else { Permits::None }
+        let is_taken = |own: &ChargedLimit| own.holds_permit() && own.made_charge().is_some();
+        let is_admitted = self.decide() == Admission::Admitted;
+        if is_admitted && self.of(HitAct::Charge).any(is_taken) {
+            Permits::Taken
+        } else {
+            Permits::None
+        }
     }
 
     fn of(&self, act: HitAct) -> impl Iterator<Item = &ChargedLimit> + Clone {

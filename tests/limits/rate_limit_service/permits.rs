@@ -4,6 +4,8 @@ use testkit::{
     backend::{MEMORY_AND_REDIS, on_each},
     gateway::Gateway,
     rate_limit_client::{descriptor, given_back, with_hits},
+    redis_server::RedisServer,
+    yaml::without_indentation,
 };
 use tidegate::{clock::Clock, rate_limit_service::messages::MetadataKind};
 
@@ -72,4 +74,26 @@ fn an_admitted_call_reports_that_it_has_taken_permits() {
     assert_eq!(permits(descriptor("job=a")), None, "refused");
     assert_eq!(permits(given_back("job=a", 1)), None);
     assert_eq!(permits(descriptor("other=a")), None, "without a limit");
+}
+
+/// A permit that a call has not taken would come back from another request.
+#[test]
+fn a_call_that_is_admitted_without_a_permit_reports_none() {
+    let rules = RULES.replace("window: 30s,", "window: 30s, enforce: false,");
+    let gateway = Gateway::start_at(&rules, Clock::manual(NOW));
+    let mut client = connect(&gateway);
+    let mut permits = || {
+        let decided = client.ask("edge", vec![descriptor("job=a")]);
+        assert!(decided.is_ok());
+        decided.0.dynamic_metadata.is_some()
+    };
+    assert_eq!([permits(), permits(), permits()], [true, true, false]);
+    let mut redis = RedisServer::start();
+    let store = format!("store: {{redis: {{shards: [{{primary: '{}'}}]}}}}\n", redis.url());
+    let rules = RULES.replace("window: 30s,", "window: 30s, on_failure: open,");
+    let gateway = Gateway::start(&(store + &without_indentation(&rules)));
+    redis.kill();
+    let admitted = connect(&gateway).ask("edge", vec![descriptor("job=a")]);
+    assert!(admitted.is_ok());
+    assert_eq!(admitted.0.dynamic_metadata, None);
 }
