@@ -29,14 +29,15 @@ pub fn is_secret_member(key: &str) -> bool {
 
 /// True if one character was added, left out or replaced, or two were swapped.
 fn is_misspelt(written: &str, word: &str) -> bool {
-    let (a, b) = (written.as_bytes(), word.as_bytes());
-    let start = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[start..], &b[start..]);
-    let end = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    match (&a[..a.len() - end], &b[..b.len() - end]) {
+    let (written, word) = (written.as_bytes(), word.as_bytes());
+    let is_same = |(own, other): &(&u8, &u8)| own == other;
+    let start = written.iter().zip(word).take_while(is_same).count();
+    let (written, word) = (&written[start..], &word[start..]);
+    let end = written.iter().rev().zip(word.iter().rev()).take_while(is_same).count();
+    match (&written[..written.len() - end], &word[..word.len() - end]) {
         ([], []) => false,
-        ([x, y], [z, w]) => (x, y) == (w, z),
-        (a, b) => a.len() <= 1 && b.len() <= 1,
+        ([first, second], expected @ [_, _]) => expected == [*second, *first],
+        (written, word) => written.len() <= 1 && word.len() <= 1,
     }
 }
 
