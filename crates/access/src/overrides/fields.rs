@@ -410,6 +410,8 @@ mod tests {
             (r#","consumer":["a"]"#.into(), "`consumer` is not a text; expected a text"),
             (r#","consumer":7"#.into(), "`consumer` is not a text; expected a text"),
             (r#","consumer":"a\u200bb""#.into(), "a control or invisible character in `consumer`"),
+            (r#","consumer":"tg_0123456789AB""#.into(), "an API key or a token in `consumer`"),
+            (r#","consumer":"a","reason":"tg_0123456789AB""#.into(), "an API key or a token in"),
             (r#","plan":" a""#.into(), "a name with white space at an end"),
             (r#","key":7"#.into(), "`key` is no text"),
             (r#","key":["a",7]"#.into(), "`key` is no text"),

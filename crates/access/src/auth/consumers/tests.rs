@@ -81,6 +81,7 @@ fn faulty_records_are_reported() {
         ("a\u{200b}b", "this name of a consumer"),
         ("a\u{202e}b", "this name of a consumer"),
         (&*"x".repeat(129), "this name of a consumer"),
+        ("tg_0123456789AB", "an API key or a token as a name, expected a name"),
     ] {
         let (part, text) = part_of(&faults(named(name)));
         assert!(part == RecordPart::Name && text.starts_with(what), "{name}: {text}");
