@@ -542,24 +542,6 @@ fn a_credential_beside_a_fault_is_not_quoted() {
 }
 
 #[test]
-fn a_key_of_a_certificate_is_not_quoted() {
-    let lines =
-        ["-----BEGIN PRIVATE KEY-----", "b2a8/9xQ+L0v", "hunter2", "-----END PRIVATE KEY-----"];
-    let block: String = lines.iter().map(|line| format!("            {line}\n")).collect();
-    for text in [
-        format!("workers: |\n{block}{GOOD}"),
-        format!("workers: \"{}\"\n{GOOD}", lines.join("\\n")),
-        format!("listen:\n  - tls:\n      certificates:\n        - key: [|\n{block}{GOOD}"),
-        lines.join("\n"),
-        lines[..3].join(" : x\n"),
-        format!("{}\n hunter2: [\n", lines[0]),
-    ] {
-        let shown = parse("t.yaml", &text).unwrap_err().to_string();
-        assert!(!shown.contains("ter2") && !shown.contains("b2a8"), "{text}\n{shown}");
-    }
-}
-
-#[test]
 fn a_password_in_a_url_is_not_quoted() {
     let shown = |text: &str| parse("t.yaml", text).unwrap_err().to_string();
     let redis = |primary: &str| format!("store: {{redis: {{shards: [{{primary: {primary}}}]}}}}");

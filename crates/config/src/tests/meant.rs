@@ -1,6 +1,6 @@
 //! Faults suggest what was meant, and quote no secret.
 
-use super::parse;
+use super::{GOOD, parse};
 
 #[test]
 fn a_rate_under_a_name_that_ends_in_key_is_quoted() {
@@ -174,5 +174,24 @@ fn keys_of_other_gateways_are_recognised() {
     ] {
         let faults = parse("t.yaml", text).unwrap_err().to_string();
         assert!(faults.contains(expected), "{faults}");
+    }
+}
+
+#[test]
+fn a_key_of_a_certificate_is_not_quoted() {
+    let lines =
+        ["-----BEGIN PRIVATE KEY-----", "b2a8/9xQ+L0v", "hunter2", "-----END PRIVATE KEY-----"];
+    let indent = "            ";
+    let block = format!("{indent}{}\n", lines.join(&format!("\n{indent}")));
+    for text in [
+        format!("workers: |\n{block}{GOOD}"),
+        format!("workers: \"{}\"\n{GOOD}", lines.join("\\n")),
+        format!("listen:\n  - tls:\n      certificates:\n        - key: [|\n{block}{GOOD}"),
+        lines.join("\n"),
+        lines[..3].join(" : x\n"),
+        format!("{}\n hunter2: [\n", lines[0]),
+    ] {
+        let shown = parse("t.yaml", &text).unwrap_err().to_string();
+        assert!(!shown.contains("ter2") && !shown.contains("b2a8"), "{text}\n{shown}");
     }
 }
