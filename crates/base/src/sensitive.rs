@@ -113,17 +113,24 @@ pub fn mask_login(text: &str) -> Cow<'_, str> {
 }
 
 /// The ranges of parameter values in `text`, such as a query or a fragment, that may be
-/// credentials.
+/// credentials. None overlaps another.
 pub fn sensitive_parameters(text: &str) -> Vec<Range<usize>> {
-    let mut values = Vec::new();
+    let mut values: Vec<Range<usize>> = Vec::new();
     for (equals, _) in text.match_indices('=') {
+        // A value may have a parameter in it.
+        if values.last().is_some_and(|last| equals < last.end) {
+            continue;
+        }
         let name =
             text[..equals].rsplit(|c: char| !c.is_alphanumeric() && !"-_.".contains(c)).next();
         let name = name.unwrap_or_default();
         let is_parameter = text[..equals - name.len()].ends_with(['?', '&', '#', ';']);
+        if !is_parameter || !is_sensitive_name(name) {
+            continue;
+        }
         let is_end = |c: char| c.is_whitespace() || "&#;\"'`,{}[]".contains(c);
         let length = text[equals + 1..].find(is_end).unwrap_or(text.len() - equals - 1);
-        if is_parameter && length > 0 && is_sensitive_name(name) {
+        if length > 0 {
             values.push(equals + 1..equals + 1 + length);
         }
     }
@@ -157,6 +164,7 @@ mod tests {
             ("/a?x=1", "/a?x=1"),
             ("https://{host}{path}?{query}", "https://{host}{path}?{query}"),
             ("a@b", "a@b"),
+            ("/?token=?token=abcdef&token=b", "/?token=***&token=***"),
         ] {
             assert_eq!(mask_url(url), masked);
         }

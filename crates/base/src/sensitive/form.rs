@@ -156,7 +156,7 @@ pub fn ends_within_pem(text: &str) -> bool {
 /// The password of `user:password@host`, also where the scheme of the URL was forgotten; and of
 /// `scheme://user:password`, whose host was forgotten or is in the next line.
 fn password_length(before: &str, text: &str) -> usize {
-    // A colon ends it too late: each of many colons in a line would read the rest of the line.
+    // The length is bounded, because the text behind each of many colons is read.
     let longest = text.len().min(MAX_PASSWORD);
     let length = text.as_bytes()[..longest]
         .iter()
@@ -171,7 +171,7 @@ fn password_length(before: &str, text: &str) -> usize {
     let follows_user = user.ends_with("://");
     let is_port = password.iter().all(u8::is_ascii_digit);
     let is_alone = follows_user && length >= MIN_PASSWORD && !is_port && host.is_empty();
-    // The next character begins where the text can be divided.
+    // At the bound, the text may end within a character.
     if !is_placeholder && (has_host || is_alone) && text.is_char_boundary(length) {
         length
     } else {

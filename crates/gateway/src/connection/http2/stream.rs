@@ -195,7 +195,8 @@ impl Http2Stream {
     }
 
     /// True if `response` is an error or a redirect, and the client may still send more of the body
-    /// than is drained. False for an extended CONNECT, and for gRPC, whose clients have many calls open.
+    /// than is drained. False for an extended CONNECT, and for gRPC, whose clients have many calls
+    /// open.
     fn refuses_upload(&self, response: &Response) -> bool {
         let may_be_long = |body: &Body| {
             body.stream.is_some() && (body.length == BodyLength::Chunked || !is_drainable(body))
