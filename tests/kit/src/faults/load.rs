@@ -77,6 +77,7 @@ pub enum End {
 /// A running client, in a thread of its own.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    whole_posts: Arc<AtomicU64>,
     thread: JoinHandle<Vec<Outcome>>,
 }
 
@@ -86,6 +87,7 @@ struct Site {
     timeout: Duration,
     idle: RefCell<Vec<TcpStream>>,
     outcomes: RefCell<Vec<Outcome>>,
+    whole_posts: Arc<AtomicU64>,
 }
 
 impl Load {
@@ -93,14 +95,26 @@ impl Load {
     pub fn start(gateway: SocketAddr, rate: u32, timeout: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
+        let whole_posts = Arc::new(AtomicU64::new(0));
+        let counted = whole_posts.clone();
         let thread = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
-            let site =
-                Site { gateway, timeout, idle: RefCell::default(), outcomes: RefCell::default() };
+            let site = Site {
+                gateway,
+                timeout,
+                idle: RefCell::default(),
+                outcomes: RefCell::default(),
+                whole_posts: counted,
+            };
             let run = run(Rc::new(site), Duration::from_secs(1) / rate, stopped);
             LocalSet::new().block_on(&runtime.expect("a runtime"), run)
         });
-        Self { stop, thread }
+        Self { stop, whole_posts, thread }
+    }
+
+    /// The POSTs that have ended with [`End::Whole`] so far.
+    pub fn whole_posts(&self) -> u64 {
+        self.whole_posts.load(Ordering::Relaxed)
     }
 
     /// Stops sending, waits for the end of all sent requests, and returns their outcomes.
@@ -132,8 +146,11 @@ async fn send(site: Rc<Site>, due: Instant) {
     let request =
         if (mix(id) >> 8).is_multiple_of(POST_EVERY) { Request::Post } else { Request::Get };
     let end = tokio::time::timeout(site.timeout, exchange(&site, request, id)).await;
-    let outcome =
-        Outcome { due, latency: due.elapsed(), request, end: end.unwrap_or(End::Timeout) };
+    let end = end.unwrap_or(End::Timeout);
+    if request == Request::Post && end == End::Whole {
+        site.whole_posts.fetch_add(1, Ordering::Relaxed);
+    }
+    let outcome = Outcome { due, latency: due.elapsed(), request, end };
     site.outcomes.borrow_mut().push(outcome);
 }
 
