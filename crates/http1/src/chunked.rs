@@ -1,13 +1,13 @@
 //! The chunked transfer coding, read strictly. Pure.
 //!
-//! It accepts less than RFC 9112, 7.1 allows: no white space outside quoted values, CR LF only, and
-//! bounded extensions and trailers. So all recipients read an accepted body alike.
+//! It accepts less than RFC 9112, 7.1 allows: white space only in quoted values and, in a response, after a
+//! size; CR LF only; bounded extensions, padding and trailers. So all recipients read an accepted body alike.
 
 use super::{
     characters::is_token_byte, error::FramingError, head::name_length, message_kind::MessageKind,
 };
 
-/// The maximum length of one chunk's extensions, in bytes.
+/// The maximum length of one chunk's extensions, and of the white space after its size, in bytes.
 const MAX_EXTENSION: u32 = 1024;
 
 /// The maximum number of digits of a size: as many as 64 bits have, which some clients write
@@ -34,6 +34,7 @@ enum ChunkPosition {
     /// In white space after a size.
     Padding {
         size: u64,
+        length: u32,
     },
     /// At the LF of a size line.
     SizeLf {
@@ -156,6 +157,7 @@ impl ChunkedDecoder {
         Ok(at)
     }
 
+    /// Reads one byte of a size line, of a chunk's end or of a trailer.
     fn step(
         &mut self,
         byte: u8,
@@ -168,16 +170,20 @@ impl ChunkedDecoder {
                 }
                 None if digits > 0 && byte == b'\r' => ChunkPosition::SizeLf { size },
                 // Some servers write all sizes with the same number of characters.
-                None if digits > 0 && self.skips_padding(byte) => ChunkPosition::Padding { size },
+                None if digits > 0 && self.skips_padding(byte) => {
+                    ChunkPosition::Padding { size, length: 1 }
+                }
                 None if digits > 0 && byte == b';' => {
                     ChunkPosition::Extension { size, length: 0, part: Extension::NameStart }
                 }
                 _ => return Err(FramingError::ChunkSize),
             },
-            ChunkPosition::Padding { size } => match byte {
+            ChunkPosition::Padding { size, length } => match byte {
                 b'\r' => ChunkPosition::SizeLf { size },
                 b';' => ChunkPosition::Extension { size, length: 0, part: Extension::NameStart },
-                _ if self.skips_padding(byte) => ChunkPosition::Padding { size },
+                _ if self.skips_padding(byte) && length < MAX_EXTENSION => {
+                    ChunkPosition::Padding { size, length: length + 1 }
+                }
                 _ => return Err(FramingError::ChunkSize),
             },
             ChunkPosition::Extension { size, part, .. } if byte == b'\r' && part.can_end() => {
@@ -260,6 +266,18 @@ mod tests {
             assert_eq!(read(body), Ok((length, true)), "{:?}", String::from_utf8_lossy(body));
         }
         assert_eq!(read(b"3\r\nab"), Ok((5, false)));
+    }
+
+    #[test]
+    fn padding_is_accepted_in_responses_and_bounded() {
+        let decode = |kind, spaces: usize| {
+            let body = [b"3", &b" ".repeat(spaces)[..], b"\r\nabc\r\n0\r\n\r\n"].concat();
+            let mut chunked = ChunkedDecoder::new(kind);
+            chunked.decode(&body).map(|_| chunked.is_done())
+        };
+        assert_eq!(decode(MessageKind::Response, 1024), Ok(true));
+        assert_eq!(decode(MessageKind::Response, 1025), Err(FramingError::ChunkSize));
+        assert_eq!(decode(MessageKind::Request, 1), Err(FramingError::ChunkSize));
     }
 
     #[test]
