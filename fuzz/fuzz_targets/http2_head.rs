@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, uri::PathAndQuery};
 use libfuzzer_sys::fuzz_target;
-use tidegate::http1::{BodyLength, HeadBounds, RequestHead, StreamContent};
+use tidegate::http1::{BodyLength, HeadBounds, Http2Head, RequestHead, StreamContent};
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 4096, headers: 30 };
 /// Room for what HTTP/1 adds: the request line, and the length of a body.
@@ -16,7 +16,8 @@ fuzz_target!(|input: Input<'_>| {
     let content = if input.4 { StreamContent::Nothing } else { StreamContent::Data };
     let Some(request) = request(&input) else { return };
     let (parts, ()) = request.into_parts();
-    let Ok(head) = RequestHead::from_http2(&parts, content, BOUNDS) else { return };
+    let head = Http2Head { parts: &parts, protocol: None, content };
+    let Ok(head) = RequestHead::from_http2(head, BOUNDS) else { return };
     assert!(head.fields.len() <= BOUNDS.headers);
     assert_eq!(head.fields.get_all("host").count(), 1);
     for (name, value) in head.fields.iter() {

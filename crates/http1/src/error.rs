@@ -81,7 +81,7 @@ pub enum FramingError {
     /// A header name is longer than 65,535 bytes.
     #[error("a header name is longer than 65535 bytes")]
     HeaderNameTooLong,
-    /// The head did not arrive in time.
+    /// The head did not arrive in time. Made by callers: this crate reads no clock.
     #[error("the request's head did not arrive in time")]
     HeadTimeout,
     /// A chunk's size is malformed or overflows.
@@ -99,7 +99,7 @@ pub enum FramingError {
     /// The connection ended before the message did.
     #[error("the connection ended before the message did")]
     Incomplete,
-    /// The server sent too many 1xx responses.
+    /// The server sent too many 1xx responses. Made by callers, who count them.
     #[error("too many interim responses")]
     TooManyInterim,
     /// The server answered 101 to a request that did not ask for it.

@@ -61,7 +61,7 @@ thread_local! {
 /// The header fields of one message, in their order. Names keep their case and are compared
 /// without regard to case. Values have no white space at their ends.
 ///
-/// The vectors come from a pool of the worker, and dropping the fields returns them to it.
+/// The vectors come from a pool of the thread, and dropping the fields returns them to it.
 #[derive(Debug, Default)]
 pub struct Fields {
     bytes: Vec<u8>,

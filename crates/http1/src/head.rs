@@ -13,8 +13,8 @@ use http::Method;
 
 use self::summary::FieldSummary;
 pub use self::{
-    http2::StreamContent,
-    summary::{ConnectionOptions, QUIET_VIA, RareFields},
+    http2::{Http2Head, StreamContent},
+    summary::{ConnectionOptions, RareFields},
 };
 use super::{
     characters::token_length,
@@ -26,8 +26,7 @@ use super::{
     target::{Form, RequestTarget},
 };
 
-/// The maximum number of fields of a response: the largest bound that can be configured for
-/// requests.
+/// The maximum number of fields of a response.
 pub const MAX_RESPONSE_FIELDS: usize = 1024;
 /// The longest head of a response, in bytes.
 const MAX_RESPONSE_HEAD: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Header fields as [`Fields`], and as the map that the HTTP/2 library takes. Pure.
+//! Header fields as [`Fields`], and as the `http::HeaderMap` of HTTP/2 libraries. Pure.
 
 use bytes::Bytes;
 use http::{

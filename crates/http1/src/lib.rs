@@ -10,12 +10,12 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads; `head/summary`: the rules between fields, such as the length of the body |
+//! | `head` | [`HeadParser`]: request and response heads; `head/http2`: HTTP/2 request heads; `head/summary`: the rules between fields, such as that `Content-Length` excludes `Transfer-Encoding` |
 //! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
 //! | `controls`, `blocks` | the search for line ends and other control characters, many bytes at a time |
-//! | `described` | [`DescribedRequest`]: a request that a proxy describes in the fields of another one |
+//! | `described` | [`DescribedRequest`]: a request that a proxy describes in the fields of another one, by which it asks for a decision |
 //! | `fields` | [`Fields`]: the header fields, as spans of one buffer; [`FieldSink`]: their destination |
-//! | `header_map` | fields as the HTTP/2 library's map |
+//! | `header_map` | fields as an `http::HeaderMap` |
 //! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
 //! | `message_kind` | [`MessageKind`]: the bounds of requests and of responses |
 //! | `expect` | [`Expectation`]: what `Expect` asks for |
@@ -64,7 +64,7 @@ pub use error::FramingError;
 pub use expect::Expectation;
 pub use fields::{FieldSink, Fields};
 pub use head::{
-    BodyLength, HeadBounds, HeadParser, QUIET_VIA, RareFields, RequestHead, ResponseHead,
+    BodyLength, HeadBounds, HeadParser, Http2Head, RareFields, RequestHead, ResponseHead,
     StreamContent,
 };
 pub use message_kind::MessageKind;

@@ -31,7 +31,7 @@ impl Version {
         }
     }
 
-    /// The name in logs and metrics: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`.
+    /// The name as in a request line, and for HTTP/2 its counterpart: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`.
     pub fn protocol(self) -> &'static str {
         match self {
             Self::Http10 => "HTTP/1.0",

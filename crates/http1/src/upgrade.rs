@@ -1,16 +1,10 @@
 //! Upgrades: which requests ask to switch to another protocol (RFC 9110, 7.8, and RFC 8441). Pure.
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use base64::{Engine, prelude::BASE64_STANDARD};
-
 use super::{
     characters::is_token,
     head::{BodyLength, RequestHead},
     start_line::Version,
 };
-
-/// What a WebSocket server appends to the client's key: RFC 6455, 1.3.
-const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The protocol that a request asks to switch to, as sent; `None` if the request asks for none, or
 /// for one that is not forwarded.
@@ -42,12 +36,6 @@ pub fn is_tunnelled(protocol: &str) -> bool {
 /// True if `protocol` is WebSocket.
 pub fn is_websocket(protocol: &str) -> bool {
     protocol.eq_ignore_ascii_case("websocket")
-}
-
-/// The value of `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key`: RFC 6455, 4.2.2.
-pub fn websocket_accept(key: &[u8]) -> String {
-    let text = [key, WEBSOCKET_GUID].concat();
-    BASE64_STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &text))
 }
 
 #[cfg(test)]
@@ -107,10 +95,5 @@ mod tests {
         }
         let old = format!("HTTP/1.0\r\n{upgrade}Connection: upgrade\r\n");
         assert!(requested(&old).is_none(), "HTTP/1.0");
-    }
-
-    #[test]
-    fn accept_is_that_of_rfc_6455() {
-        assert_eq!(websocket_accept(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

@@ -5,6 +5,8 @@
 //! endpoint. Load, health and the retry budget belong to the process: all workers see a failing
 //! endpoint.
 //!
+//! A *target* is what the configuration lists; an *endpoint* is one address of a target.
+//!
 //! It does not know limits, routes or callers. What it forwards, and to which upstream, is decided
 //! above it.
 //!
@@ -120,6 +122,7 @@ pub use request::OutgoingRequest;
 pub use response::{BodyObserver, OwnBody, ResponseBody};
 pub use settings::{Bounds, CheckSettings, Pacing, RetryConditions, Servers, WeightedTarget};
 pub use tunnel::{UpstreamContent, UpstreamTunnel};
+pub use upgrade::websocket_accept;
 pub use upload::{BufferedUpload, UploadSettings};
 
 use tidegate_tls::ClientTls;

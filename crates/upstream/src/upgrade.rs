@@ -1,13 +1,17 @@
 //! A request's upgrade to another protocol, towards an HTTP/1 or HTTP/2 upstream.
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::Method;
 use tidegate_http1::{
     BodyLength, FieldSink, FramingError, RequestHead, ResponseHead, Version, upgrade::is_websocket,
-    upgrade::requested_protocol, upgrade::websocket_accept,
+    upgrade::requested_protocol,
 };
 
 const ACCEPT: &str = "sec-websocket-accept";
+
+/// What a WebSocket server appends to the client's key: RFC 6455, 1.3.
+const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// An upgrade that a request asks for.
 #[derive(Clone, Debug)]
@@ -42,6 +46,12 @@ impl WebSocketKey {
             Self::Made(key) => Some(websocket_accept(key.as_bytes())),
         }
     }
+}
+
+/// The value of `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key`: RFC 6455, 4.2.2.
+pub fn websocket_accept(key: &[u8]) -> String {
+    let text = [key, WEBSOCKET_GUID].concat();
+    BASE64_STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &text))
 }
 
 impl UpgradeRequest {

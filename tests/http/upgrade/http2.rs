@@ -25,7 +25,7 @@ use testkit::{
     wait::{TIMEOUT, eventually_async},
     yaml::fill,
 };
-use tidegate::http1::upgrade::websocket_accept;
+use tidegate::upstream::websocket_accept;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Runtime,

@@ -4,7 +4,7 @@
 //! tasks of the gateway. Each stream is one request with a state and deadlines of its own:
 //! `stream.rs`. The `h2` crate handles frames and most of their bounds. This module bounds the
 //! rest: resets by the client, control frames, the bytes read in one poll, and the time of every
-//! phase.
+//! phase. It refuses streams after GOAWAY; `stream.rs` refuses those whose heads have no room.
 
 mod flood;
 mod input;

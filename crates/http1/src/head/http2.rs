@@ -1,9 +1,8 @@
 //! HTTP/2 request heads: RFC 9113, 8.3. Pure.
 //!
-//! The result is the same [`RequestHead`] as for HTTP/1, checked by the same rules, so routing and
-//! limits do not depend on the version.
+//! The result is the same [`RequestHead`] as for HTTP/1, checked by the same rules, so what
+//! reads it does not depend on the version.
 
-use h2::ext::Protocol;
 use http::{Method, request::Parts};
 
 use super::{BodyLength, FieldSummary, HeadBounds, RequestHead};
@@ -11,6 +10,17 @@ use crate::{
     Version, characters::has_control, characters::is_token, error::FramingError, fields::Fields,
     host, target::RequestTarget, upgrade::is_tunnelled,
 };
+
+/// The parts of an HTTP/2 request's head, and what the frame that carried them says.
+#[derive(Clone, Copy, Debug)]
+pub struct Http2Head<'a> {
+    /// Method, URI and fields. An HTTP/2 library has read the pseudo-fields into them.
+    pub parts: &'a Parts,
+    /// The `:protocol` of an extended CONNECT: RFC 8441.
+    pub protocol: Option<&'a str>,
+    /// What follows on its stream.
+    pub content: StreamContent,
+}
 
 /// What follows an HTTP/2 request's head on its stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,11 +41,8 @@ impl RequestHead {
     /// # Errors
     /// A part is malformed, `Host` contradicts `:authority`, a field is specific to HTTP/1
     /// connections, or the head exceeds `bounds`.
-    pub fn from_http2(
-        parts: &Parts,
-        content: StreamContent,
-        bounds: HeadBounds,
-    ) -> Result<Self, FramingError> {
+    pub fn from_http2(head: Http2Head<'_>, bounds: HeadBounds) -> Result<Self, FramingError> {
+        let Http2Head { parts, protocol, content } = head;
         // Methods are case-sensitive, but some upstreams ignore case: see `RequestLine::parse`.
         if parts.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
             return Err(FramingError::Method);
@@ -60,7 +67,6 @@ impl RequestHead {
         }
         let mut fields = Fields::new();
         fields.keep(target);
-        let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
         // A CONNECT for any other protocol is refused, like a plain CONNECT.
         let protocol = protocol.filter(|protocol| is_tunnelled(protocol));
         let method = if protocol.is_some() { Method::GET } else { parts.method.clone() };
@@ -181,8 +187,16 @@ mod tests {
     const BOUNDS: HeadBounds = HeadBounds { bytes: 1024, headers: 8 };
 
     fn read(request: http::request::Builder) -> Result<RequestHead, FramingError> {
+        read_as(request, None, StreamContent::Nothing)
+    }
+
+    fn read_as(
+        request: http::request::Builder,
+        protocol: Option<&str>,
+        content: StreamContent,
+    ) -> Result<RequestHead, FramingError> {
         let (parts, ()) = request.body(()).expect("valid parts").into_parts();
-        RequestHead::from_http2(&parts, StreamContent::Nothing, BOUNDS)
+        RequestHead::from_http2(Http2Head { parts: &parts, protocol, content }, BOUNDS)
     }
 
     #[test]
@@ -205,27 +219,25 @@ mod tests {
         assert!(text.starts_with("host: a.test\r\n") && text.ends_with("\r\n"), "{text}");
     }
 
-    fn extended_connect(protocol: &str) -> http::request::Builder {
-        let request = Request::builder().method(Method::CONNECT).uri("https://a.test/chat?x=1");
-        request.extension(Protocol::from(protocol))
+    fn connect() -> http::request::Builder {
+        Request::builder().method(Method::CONNECT).uri("https://a.test/chat?x=1")
     }
 
     #[test]
     fn an_extended_connect_is_a_get_with_upgrade() {
-        let (parts, ()) = extended_connect("websocket").body(()).unwrap().into_parts();
-        let head = RequestHead::from_http2(&parts, StreamContent::Data, BOUNDS).unwrap();
+        let head = read_as(connect(), Some("websocket"), StreamContent::Data).unwrap();
         assert_eq!((&head.method, head.path(), head.query()), (&Method::GET, "/chat", Some("x=1")));
         assert_eq!(head.length, BodyLength::Known(0));
         assert_eq!(requested_protocol(&head), Some("websocket"));
-        let length = extended_connect("websocket").header("content-length", "0");
-        assert_eq!(read(length).err(), Some(FramingError::LengthMalformed));
+        let length = connect().header("content-length", "0");
+        let read = read_as(length, Some("websocket"), StreamContent::Nothing);
+        assert_eq!(read.err(), Some(FramingError::LengthMalformed));
     }
 
     #[test]
     fn a_protocol_that_carries_http_is_a_plain_connect() {
         for protocol in ["h2c", "HTTP/2.0", "", "a b"] {
-            let (parts, ()) = extended_connect(protocol).body(()).unwrap().into_parts();
-            let head = RequestHead::from_http2(&parts, StreamContent::Data, BOUNDS);
+            let head = read_as(connect(), Some(protocol), StreamContent::Data);
             assert!(head.is_ok_and(|head| head.method == Method::CONNECT), "{protocol}");
         }
     }

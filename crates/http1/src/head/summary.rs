@@ -5,8 +5,6 @@ use super::{
     BodyLength, FramingError, Version,
 };
 
-/// The field that carries the entry of `Via` to servers that must not get `Via`.
-pub const QUIET_VIA: &str = "tidegate-via";
 /// The maximum number of options in `Connection`.
 const MAX_OPTIONS: u32 = 64;
 
@@ -31,7 +29,8 @@ pub struct RareFields {
     pub authorization: bool,
     /// `Expect`.
     pub expect: bool,
-    /// `Via`, or [`QUIET_VIA`].
+    /// `Via`, or a field of twelve characters whose name ends in `-via`: what a proxy may send
+    /// instead to servers that must not get `Via`.
     pub via: bool,
 }
 
@@ -67,7 +66,7 @@ impl FieldSummary {
                     self.connection.add(option);
                 }
             }
-            12 if is_same_name(name, QUIET_VIA.as_bytes()) => self.rare.via = true,
+            12 if is_same_name(&name[8..], b"-via") => self.rare.via = true,
             13 if is_same_name(name, b"authorization") => self.rare.authorization = true,
             14 if is_same_name(name, b"content-length") => {
                 let earlier = self.length.replace(decimal(value)?);
@@ -86,6 +85,8 @@ impl FieldSummary {
         Ok(())
     }
 
+    /// How the body is delimited. `Content-Length` beside `Transfer-Encoding` is refused (RFC 9112,
+    /// 6.3), because servers differ in which one they follow.
     pub(super) fn body_length(&self, version: Version) -> Result<Option<BodyLength>, FramingError> {
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(FramingError::LengthAndCoding),

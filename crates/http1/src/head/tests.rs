@@ -55,7 +55,11 @@ fn rare_fields_are_noted_alike_in_all_versions() {
         assert_eq!(head.rare, rare, "{name}");
         let request = http::Request::get("https://a/").header(name, "x").body(()).unwrap();
         let (parts, ()) = request.into_parts();
-        let head = RequestHead::from_http2(&parts, StreamContent::Nothing, BOUNDS).unwrap();
+        let head = RequestHead::from_http2(
+            Http2Head { parts: &parts, protocol: None, content: StreamContent::Nothing },
+            BOUNDS,
+        )
+        .unwrap();
         assert_eq!(head.rare, rare, "{name}");
     }
 }

@@ -1,7 +1,10 @@
 //! [`Via`]: detects requests that loop back to this process (RFC 9110, 7.6.3).
 
-pub use tidegate_http1::QUIET_VIA;
 use tidegate_http1::{Fields, Version};
+
+/// The field that carries the entry of `Via` to servers that must not get `Via`. The parser of heads
+/// notes a name of this length with this end (`RareFields::via`).
+pub const QUIET_VIA: &str = "tidegate-via";
 
 /// This process's `Via` entries, with a random name that distinguishes it from other gateways.
 #[derive(Debug)]

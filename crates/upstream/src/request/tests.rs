@@ -2,7 +2,7 @@ use std::{cell::RefCell, collections::VecDeque};
 
 use http::{HeaderName, HeaderValue, header};
 use proptest::prelude::*;
-use tidegate_http1::{BodyDecoder, Fields, HeadBounds, RequestHead, StreamContent};
+use tidegate_http1::{BodyDecoder, Fields, HeadBounds, Http2Head, RequestHead, StreamContent};
 use tidegate_system::clock::{CoarseClock, CoarseTime};
 use tidegate_transport::connection_state::StateCell;
 
@@ -404,7 +404,10 @@ proptest! {
         content in prop_oneof![Just(StreamContent::Nothing), Just(StreamContent::Data)],
     ) {
         let parts = http2_parts(method, &target, authority.as_deref(), &fields);
-        let read = parts.map(|parts| RequestHead::from_http2(&parts, content, BOUNDS));
+        let read = parts.map(|parts| {
+            let head = Http2Head { parts: &parts, protocol: None, content };
+            RequestHead::from_http2(head, BOUNDS)
+        });
         let Some(Ok(head)) = read else { return Ok(()) };
         let client = client(head.length, &[], None);
         let outgoing = outgoing(&head, false, &client);

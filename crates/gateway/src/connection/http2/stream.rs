@@ -8,11 +8,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, server::SendResponse};
+use h2::{Reason, RecvStream, ext::Protocol, server::SendResponse};
 use http::{Request, StatusCode};
 use tidegate_http1::{
-    BodyEncoder, BodyLength, Fields, FramingError, MessageKind, RequestHead, StreamContent,
-    header_map::from_fields, header_map::to_trailers, upgrade::requested_protocol,
+    BodyEncoder, BodyLength, Fields, FramingError, Http2Head, MessageKind, RequestHead,
+    StreamContent, header_map::from_fields, header_map::to_trailers, upgrade::requested_protocol,
 };
 use tidegate_transport::connection_state::{CloseMode, ConnectionState, StateCell};
 use tidegate_transport::{BodyError, ClientStream, Http2Receiver, socket::yield_turn};
@@ -150,7 +150,9 @@ impl Http2Stream {
         let is_bodiless = body.is_end_stream();
         let body = Http2Receiver::new(body);
         let content = if is_bodiless { StreamContent::Nothing } else { StreamContent::Data };
-        let head = RequestHead::from_http2(&parts, content, self.connection.bounds);
+        let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
+        let head = Http2Head { parts: &parts, protocol, content };
+        let head = RequestHead::from_http2(head, self.connection.bounds);
         drop(parts);
         if head.as_ref().is_ok_and(|head| !self.reserve_head(gateway, head)) {
             if let Some(mut respond) = self.respond.borrow_mut().take() {
