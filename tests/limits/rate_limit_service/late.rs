@@ -141,7 +141,8 @@ fn a_report_is_charged_as_a_whole() {
         assert!(!ask("edge", both("g", 1, 2)).statuses().is_empty());
         assert_eq!(counts("g"), (1, 2), "all fit");
         assert_eq!(ask("strict", both("h", 1, 50)).statuses()[1], "over");
-        assert_eq!(counts("h"), (0, 0), "refused");
+        // Over several shards, what one of them has charged is refunded in the background.
+        eventually("a refused call is not charged", || counts("h") == (0, 0));
     });
 }
 
