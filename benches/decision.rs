@@ -10,8 +10,9 @@ use std::{
 
 use divan::Bencher;
 use tidegate::{
+    charge::{Charge, Key, Limit, LimitIdentity},
     clock::StoreTime,
-    limit::{Charge, Key, Limit, LimitIdentity, Quota, sliding_window},
+    limit::{Quota, sliding_window},
     mix::SplitMix,
     store::memory::MemoryStore,
 };

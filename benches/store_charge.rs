@@ -18,8 +18,9 @@ use testkit::{
     redis_server::RedisServer,
 };
 use tidegate::{
+    charge::{Charge, Key, LeaseSize, Limit},
     clock::{Clock, StoreTime, instant},
-    limit::{Charge, Key, LeaseSize, Limit, MAX_LEASED_UNITS},
+    limit::MAX_LEASED_UNITS,
     store::CounterStore,
 };
 use tokio::runtime::Builder;

@@ -78,7 +78,7 @@ pub use self::{
 use crate::{gateway::Shared, reload::Reloader};
 
 /// The longest body of a request, in bytes.
-const MAX_BODY: usize = 1024 * 1024;
+const MAX_ADMIN_BODY: usize = 1024 * 1024;
 
 /// The requests that the admin port accepts.
 #[derive(Clone, Debug)]

@@ -69,6 +69,7 @@
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
 //! - [`ext_authz`]: Envoy's protocol for decisions: messages, the asked request, the response.
 //! - [`grpc`]: gRPC as a server: messages with their length, statuses.
+//! - [`charge`]: charges to limits, and the verdict on a request.
 //! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
 //! - [`overrides`]: quotas that operators set at run time, in Redis or in a file.
 //! - [`rate_limit_service`](mod@rate_limit_service): the messages of Envoy's rate limit service.
@@ -115,6 +116,7 @@ pub mod server;
 pub use tidegate_access::{auth, consumer_store, key_sets, overrides};
 pub use tidegate_balance as balance;
 pub use tidegate_base::{counter, escape, mix, priority, sensitive, status, time};
+pub use tidegate_charge as charge;
 pub use tidegate_config as config;
 pub use tidegate_envoy::{ext_authz, grpc, rate_limit_service};
 pub use tidegate_gateway as gateway;

@@ -15,8 +15,8 @@ use testkit::{
     redis_server::RedisServer,
 };
 use tidegate::{
+    charge::{Charge, Key, LeaseSize, Limit},
     clock::{Clock, StoreTime, instant},
-    limit::{Charge, Key, LeaseSize, Limit},
     store::StoreHandle,
 };
 use tokio::{runtime::Builder, task::LocalSet};

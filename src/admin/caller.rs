@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::parameters::parse_number;
 use crate::{
+    charge::Key,
     identity::{KeyInput, KeyInputError, KeyPart, KeySecret},
-    limit::Key,
     snapshot::{LimitPolicy, QuotaChoice, Snapshot},
 };
 

@@ -41,7 +41,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::activity::Activity;
-use super::{MAX_BODY, listener::AcceptingListener, problem::problem};
+use super::{MAX_ADMIN_BODY, listener::AcceptingListener, problem::problem};
 use crate::{
     connection::accept_tls,
     tls::ServerCertificates,
@@ -77,7 +77,7 @@ impl Default for ConnectionBounds {
             head_timeout: time,
             request_timeout: time,
             write_timeout: time,
-            max_body: MAX_BODY,
+            max_body: MAX_ADMIN_BODY,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Display};
 use serde::Serialize;
 
 use crate::{
-    limit::{Limit, OnFailure},
+    charge::{Limit, OnFailure},
     metrics::Metrics,
     snapshot::{ActualCost, Cost, CostEstimate, LimitPolicy, Refunds, Tier, TierMatch},
     status::StatusSet,

@@ -21,11 +21,11 @@ use super::{
     problem::problem,
 };
 use crate::{
+    charge::Charge,
     clock::StoreTime,
     consumer_store::LookupFailed,
     gateway::Shared,
     identity::{Consumer, OwnedConsumer},
-    limit::Charge,
     redis::RedisFailure,
     snapshot::{LimitKind, LimitPolicy, QuotaChoice},
 };

@@ -29,9 +29,9 @@ use super::{
     process_metrics::ProcessCollector,
 };
 use crate::{
+    charge::OnFailure,
     consumer_store::LookupOutcome,
     gateway::Shared,
-    limit::OnFailure,
     metrics::{AuthRejection, LATENCY_BOUNDS, Metrics, MirrorOutcome},
     redis::RedisFailure,
     store::StoreStats,
@@ -348,14 +348,10 @@ impl MetricsCollector {
         let help =
             "Client connections refused because their client had max_connections_per_client open";
         write_counter(&mut start_counters(encoder, "connections_refused", help)?, &[], refused)?;
-        let help = "Requests refused because their client had max_requests_per_client in flight";
+        let help = "HTTP/2 streams refused after GOAWAY, or because their heads had no room";
         let refused = metrics.streams_refused();
-        let streams = "HTTP/2 streams refused before they became requests";
-        write_counter(
-            &mut start_counters(encoder, "http2_streams_refused", streams)?,
-            &[],
-            refused,
-        )?;
+        write_counter(&mut start_counters(encoder, "http2_streams_refused", help)?, &[], refused)?;
+        let help = "Requests refused because their client had max_requests_per_client in flight";
         let refused = metrics.requests_refused();
         write_counter(&mut start_counters(encoder, "requests_refused", help)?, &[], refused)?;
         let help = "Memory of the encoders that compress responses, in bytes";

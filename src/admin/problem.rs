@@ -8,7 +8,7 @@ use axum::{
 };
 use serde::Serialize;
 
-use super::MAX_BODY;
+use super::MAX_ADMIN_BODY;
 
 /// A problem document (RFC 9457).
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ impl<S: Send + Sync> FromRequest<S> for WholeBody {
 fn rejected_body(rejected: &BytesRejection) -> Response {
     let detail = match rejected.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            format!("the request's body is too long; expected at most {MAX_BODY} bytes")
+            format!("the request's body is too long; expected at most {MAX_ADMIN_BODY} bytes")
         }
         _ => "the request's body ended early; expected a whole body".to_owned(),
     };

@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     auth::ConsumerTable,
+    charge::{Adjustment, BlockEffect, Charge},
     clock::StoreTime,
     identity::KeySecret,
-    limit::{Adjustment, BlockEffect, Change, Charge},
+    limit::Change,
     plan::{self, Admission},
     snapshot::{LimitPolicy, PlannedCharge, Snapshot},
     store::{charge_in_memory, memory::MemoryStore},

@@ -7,7 +7,8 @@ mod world;
 use std::sync::Arc;
 
 use testkit::random::SplitMix64;
-use tidegate::limit::{Algorithm, LeaseSize, Limit, LimitIdentity, Quota};
+use tidegate::charge::{LeaseSize, Limit, LimitIdentity};
+use tidegate::limit::{Algorithm, Quota};
 
 use self::world::World;
 

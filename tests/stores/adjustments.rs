@@ -6,7 +6,8 @@ use testkit::{
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    limit::{Change, Charge, Key, Limit, OnFailure, Verdict},
+    charge::{Charge, Key, Limit, OnFailure, Verdict},
+    limit::Change,
     redis::RedisFailure,
     store::{Correction, CounterStore, StoreHandle},
 };

@@ -5,11 +5,9 @@ use std::{sync::Arc, time::Duration};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::redis_server::RedisServer;
 use tidegate::{
+    charge::{Adjustment, BlockEffect, Charge, DecisionSource, Key, Limit, LimitIdentity, Verdict},
     clock::{Clock, StoreTime},
-    limit::{
-        Adjustment, Algorithm, BlockEffect, Change, Charge, Decision, DecisionSource, Key, Limit,
-        LimitIdentity, Quota, Verdict,
-    },
+    limit::{Algorithm, Change, Decision, Quota},
     store::{CounterStore, StoreHandle, charge_in_memory, memory::MemoryStore},
 };
 use tokio::runtime::Runtime;

@@ -5,11 +5,9 @@ use testkit::{
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
 use tidegate::{
+    charge::{Adjustment, Charge, DecisionSource, Key, Limit, LimitIdentity},
     clock::{Clock, StoreTime},
-    limit::{
-        Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, LimitIdentity,
-        MAX_UNITS, Quota,
-    },
+    limit::{Algorithm, Change, Decision, MAX_UNITS, Quota},
     store::{CounterStore, StoreHandle},
 };
 

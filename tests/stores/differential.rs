@@ -1,13 +1,17 @@
+//! [`rust_and_lua_decide_alike`]: random steps through the store in memory and a real Redis, for every
+//! algorithm.
+
 use std::sync::Arc;
 
 use jiff::civil::Weekday;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
+    charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},
     limit::{
-        Adjustment, Algorithm, Calendar, CalendarPeriod, Change, Charge, DecisionSource, Key,
-        Limit, MAX_QUOTA_MILLIS, MAX_UNITS, Quota, sliding_log,
+        Algorithm, Calendar, CalendarPeriod, Change, MAX_QUOTA_MILLIS, MAX_UNITS, Quota,
+        sliding_log,
     },
     store::{CounterStore, StoreHandle, memory::MemoryStore},
 };

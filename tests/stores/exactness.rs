@@ -8,8 +8,9 @@ use std::{
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
+    charge::Limit,
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Limit, Quota},
+    limit::{Algorithm, Quota},
     redis::RedisOptions,
     secret::SharedSecret,
     store::CounterStore,

@@ -6,10 +6,11 @@ use testkit::{
     scripts::{ACQUIRE, ScriptCaller},
 };
 use tidegate::{
+    charge::Limit,
     clock::StoreTime,
     limit::{
-        Algorithm, AlgorithmState, Calendar, CalendarPeriod, Decision, Grant, Limit, MAX_UNITS,
-        Quota, UnitDemand, UnitReturn,
+        Algorithm, AlgorithmState, Calendar, CalendarPeriod, Decision, Grant, MAX_UNITS, Quota,
+        UnitDemand, UnitReturn,
     },
 };
 

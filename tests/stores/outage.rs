@@ -7,7 +7,8 @@ use testkit::{
     wait::{STEP, TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    limit::{Adjustment, Change, Charge, DecisionSource, Limit, OnFailure, Verdict},
+    charge::{Adjustment, Charge, DecisionSource, Limit, OnFailure, Verdict},
+    limit::Change,
     redis::{RedisFailure, RedisOptions, Topology},
     store::{CounterStore, StoreError, StoreHandle},
 };

@@ -10,7 +10,8 @@ use testkit::{
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
 use tidegate::{
-    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, LeaseSize, Limit, Quota},
+    charge::{Adjustment, Charge, DecisionSource, Key, LeaseSize, Limit},
+    limit::{Algorithm, Change, Quota},
     store::{CounterStore, StoreHandle},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -7,8 +7,9 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
+    charge::Limit,
     clock::{Clock, StoreTime, Uptime},
-    limit::{Algorithm, Decision, Limit, Quota},
+    limit::{Algorithm, Decision, Quota},
     redis::RedisOptions,
     store::{CounterStore, StoreHandle},
 };

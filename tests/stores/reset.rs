@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _, wait::while_clock_advances};
 use tidegate::{
+    charge::{Adjustment, DecisionSource, Key, LeaseSize, Limit},
     clock::StoreTime,
-    limit::{Adjustment, Change, DecisionSource, Key, LeaseSize, Limit, Quota},
+    limit::{Change, Quota},
     store::CounterStore,
 };
 use tokio_util::sync::CancellationToken;

@@ -5,11 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use testkit::{random::SplitMix64, verdict::VerdictExt as _};
 use tidegate::{
+    charge::{Adjustment, Charge, Key, Limit, LimitIdentity, StoreDecision},
     clock::{Clock, StoreTime},
-    limit::{
-        Adjustment, Algorithm, Calendar, CalendarPeriod, Change, Charge, Decision, Key, Limit,
-        LimitIdentity, Quota, StoreDecision,
-    },
+    limit::{Algorithm, Calendar, CalendarPeriod, Change, Decision, Quota},
     store::{CounterStore, StoreHandle},
 };
 

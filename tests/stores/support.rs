@@ -6,8 +6,9 @@ use testkit::{
     wait::{eventually_async, while_clock_advances},
 };
 use tidegate::{
+    charge::{Charge, Key, Limit, LimitIdentity},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota},
+    limit::{Algorithm, Quota},
     redis::{RedisOptions, Topology},
     store::{CounterStore, StoreHandle},
 };

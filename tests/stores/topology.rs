@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use testkit::{options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
+    charge::{Charge, Limit, Verdict},
     clock::Clock,
-    limit::{Algorithm, Charge, Limit, Quota, Verdict},
+    limit::{Algorithm, Quota},
     redis::{ShardUrls, Topology},
     store::{CounterStore, StoreHandle},
 };

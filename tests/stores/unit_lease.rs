@@ -23,8 +23,9 @@ use testkit::{
     wait::eventually_async,
 };
 use tidegate::{
+    charge::{Adjustment, Charge, DecisionSource, Key, LeaseSize, Limit, Verdict},
     clock::{Clock, StoreTime},
-    limit::{Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit, Verdict},
+    limit::{Change, Decision},
     store::{CounterStore, StoreHandle},
 };
 

@@ -16,12 +16,13 @@
 //! | `fault`, `file_text`, `location`, `redact`, `hidden_scalars`, `line_values`, `suggest` | [`Faults`]: what is wrong and where; what is shown of a line and its values; the name that was probably meant |
 //! | `environment`, `masks` | replace references to environment variables; keep their values out of messages |
 //! | `cross_check` | refuses text that another YAML parser reads differently |
-//! | `listen`, `acme`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
+//! | `listen` | the listeners, and `http`: bounds of connections and heads |
+//! | `acme`, `admin`, `client`, `headers`, `access_log`, `traces`, `store`, `throttle` | sections of the same name |
 //! | `upstreams`, `target`, `balance` | an upstream, its targets, and how they are chosen and checked |
 //! | `auth`, `jwt`, `forward_auth`, `consumers`, `plans`, `overrides` | ways to authenticate, the consumers, the quotas of their plans, and quotas set at run time |
 //! | `limits`, `window`, `cost`, `rate`, `tiers` | a limit, its window, its cost, its short form, and its other quotas |
 //! | `rate_limit_service` | the listener and the domains of Envoy's rate limit service |
-//! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts |
+//! | `routes`, `route_actions`, `redirect`, `mirror`, `cors`, `compress`, `error_bodies` | a route and its parts; its bounds and deadlines, such as `max_body` |
 //! | `descriptors_file` | the configuration file of envoyproxy/ratelimit |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `json_error` | mistakes in JSON, in our words |

@@ -6,8 +6,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_identity::KeyPart;
-use tidegate_limit::{Calendar, MAX_UNITS, OnFailure};
+use tidegate_limit::{Calendar, MAX_UNITS};
 use tidegate_scalar::is_token;
+use tidegate_vocabulary::OnFailure;
 
 use super::cost::SettledCostConfig;
 use super::status::StatusRange;

@@ -161,12 +161,12 @@ impl RouteConfig {
         TimeoutConfig::from_secs(3600)
     }
 
-    /// `max_body` of a route without one.
-    pub const DEFAULT_MAX_BODY: Size = Size(10 << 20);
-
     fn default_max_inspect() -> Size {
         Size(1 << 20)
     }
+
+    /// `max_body` of a route without one.
+    pub const DEFAULT_MAX_BODY: Size = Size(10 << 20);
 
     fn default_max_body() -> Size {
         Self::DEFAULT_MAX_BODY

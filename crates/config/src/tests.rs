@@ -10,8 +10,8 @@ mod variables;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use tidegate_limit::OnFailure;
 use tidegate_scalar::ScalarValue as _;
+use tidegate_vocabulary::OnFailure;
 
 use super::AlgorithmConfig;
 use super::*;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use tidegate_charge::{Charge, Key, Limit};
 use tidegate_identity::address_key;
-use tidegate_limit::{Charge, Key, Limit};
 use tidegate_rules::error::{BlockedAddress, GatewayError};
 
 use super::{Gateway, blocked_addresses::BlockedKey, context::RequestContext};

@@ -25,9 +25,9 @@ use tidegate_access::auth::{
 };
 use tidegate_access::consumer_store::PendingLookup;
 use tidegate_base::sensitive::mask_url;
+use tidegate_charge::Limit;
 use tidegate_http1::{FieldSink as _, Fields};
 use tidegate_identity::{Caller, OwnedConsumer};
-use tidegate_limit::Limit;
 use tidegate_rules::error::{AuthOutage, FailedAuthentication, GatewayError};
 use tidegate_rules::plan::{RequestAttributes, RequestView, RoutePlan, SubjectDetails};
 use tidegate_rules::snapshot::Route;

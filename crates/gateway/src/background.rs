@@ -8,7 +8,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tidegate_limit::{Adjustment, DecisionSource, Outcome};
+use tidegate_charge::{Adjustment, DecisionSource, Outcome};
 use tidegate_store::{Correction, StoreHandle};
 use tidegate_system::clock::{Clock, StoreTime};
 use tokio::sync::oneshot;

@@ -7,8 +7,9 @@
 use std::{mem, rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
+use tidegate_charge::{Charge, LeaseSize, Limit, Outcome, StoreDecision};
 use tidegate_envoy::rate_limit_service::{LimitOutcome, LimitRole, Permits};
-use tidegate_limit::{Charge, Decision, LeaseSize, Limit, Outcome, StoreDecision};
+use tidegate_limit::Decision;
 use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::LimitReport;
 use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall};

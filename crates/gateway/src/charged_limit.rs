@@ -3,10 +3,9 @@
 use std::{rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
+use tidegate_charge::{BlockEffect, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision};
 use tidegate_identity::KeyPart;
-use tidegate_limit::{
-    BlockEffect, Change, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision,
-};
+use tidegate_limit::Change;
 use tidegate_rules::respond::LimitReport;
 use tidegate_rules::snapshot::{
     ActualCost, Cost, PlannedCharge, QuotaChoice, ResponseOutcome, SettledCost,

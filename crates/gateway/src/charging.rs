@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
-use tidegate_limit::{Charge, Limit, Verdict};
+use tidegate_charge::{Charge, Limit, Verdict};
 use tidegate_rules::plan::Admission;
 use tidegate_store::{Correction, StoreError};
 use tidegate_system::clock::StoreTime;

@@ -13,7 +13,8 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tidegate_limit::{Adjustment, Change, DecisionSource, Key, Limit};
+use tidegate_charge::{Adjustment, DecisionSource, Key, Limit};
+use tidegate_limit::Change;
 use tidegate_store::Correction;
 use tidegate_system::clock::{CoarseClock, CoarseTime, StoreTime};
 

@@ -1,6 +1,6 @@
 //! The decisions on each request in the process log, at `debug`.
 
-use tidegate_limit::{DecisionSource, Outcome};
+use tidegate_charge::{DecisionSource, Outcome};
 use tidegate_rules::plan;
 use tracing::Level;
 

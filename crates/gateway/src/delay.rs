@@ -12,7 +12,8 @@
 use std::{cell::Cell, future::poll_fn, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use smallvec::SmallVec;
-use tidegate_limit::{Change, Outcome, StoreDecision};
+use tidegate_charge::{Outcome, StoreDecision};
+use tidegate_limit::Change;
 use tidegate_rules::error::GatewayError;
 use tidegate_store::Correction;
 use tidegate_system::clock::{StoreTime, Uptime};

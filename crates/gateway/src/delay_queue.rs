@@ -11,7 +11,7 @@ use std::{collections::VecDeque, sync::Arc};
 use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tidegate_limit::DecisionSource;
+use tidegate_charge::DecisionSource;
 use tidegate_system::clock::{StoreTime, Uptime};
 use tokio::sync::Notify;
 

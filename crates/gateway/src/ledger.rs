@@ -4,9 +4,9 @@ use std::{cell::Cell, error::Error, net::IpAddr, rc::Rc, sync::Arc, time::Durati
 
 use http::StatusCode;
 use smallvec::SmallVec;
+use tidegate_charge::Limit;
 use tidegate_http1::RequestHead;
 use tidegate_identity::{Consumer, KeySecret, OwnedConsumer, TokenHash, token_hash};
-use tidegate_limit::Limit;
 use tidegate_rules::plan::{self, Admission};
 use tidegate_system::clock::{Stopwatch, StoreTime};
 use tidegate_throttle::POLICY;

@@ -170,7 +170,7 @@ impl Metrics {
         self.workers.lock().iter().map(|worker| worker.requests_refused.get()).sum()
     }
 
-    /// HTTP/2 streams refused before they became requests.
+    /// HTTP/2 streams refused after GOAWAY, or because their heads had no room.
     pub fn streams_refused(&self) -> u64 {
         self.workers.lock().iter().map(|worker| worker.streams_refused.get()).sum()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_access::overrides::Override;
-use tidegate_limit::{Charge, Outcome};
+use tidegate_charge::{Charge, Outcome};
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::plan::StatusPlan;
 use tidegate_rules::respond::{self, LimitReport, LocalReply, StatusReport};

@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use tidegate_charge::{Outcome, StoreDecision};
 use tidegate_http1::Fields;
-use tidegate_limit::{Algorithm, Decision, Outcome, StoreDecision};
+use tidegate_limit::{Algorithm, Decision};
 use tidegate_rules::respond;
 use tidegate_system::clock::StoreTime;
 

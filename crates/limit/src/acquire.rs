@@ -1,5 +1,5 @@
-//! Acquires a batch of units from a record, which the gateway then spends without calling the
-//! store.
+//! Acquires a batch of units from a record that several processes share. A process then spends its
+//! batch without another look at the record.
 //!
 //! Source: Rockset, "How We Improved the Concurrency and Scalability of Our Redis Rate Limiting
 //! System" (batches reserved locally). In contrast to that design, a batch is not all or nothing:
@@ -22,12 +22,12 @@
 
 use tidegate_base::time::StoreTime;
 
-use super::{AlgorithmState, Change, Decision, Key, Limit, Quota};
+use super::{AlgorithmState, Change, Decision, Quota};
 
 /// Maximum number of units of one record that a process acquires at once or holds.
 pub const MAX_LEASED_UNITS: u64 = 1 << 20;
 
-/// The batch of units that a gateway requests from one record.
+/// The batch of units that a process requests from one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UnitDemand {
     /// The smallest useful grant, in units: the cost of the cheapest waiting request; at least 1.
@@ -41,17 +41,6 @@ pub struct UnitDemand {
     pub extra_divisor: u64,
     /// Unspent units of an earlier grant, refunded before the new batch is charged.
     pub returned: UnitReturn,
-}
-
-/// A gateway's request for a batch of units of one limit and one caller.
-#[derive(Clone, Copy, Debug)]
-pub struct Acquisition<'a> {
-    /// The limit to charge.
-    pub limit: &'a Limit,
-    /// The caller to charge.
-    pub key: Key,
-    /// The requested batch.
-    pub demand: UnitDemand,
 }
 
 /// Unspent units to refund; none by default.

@@ -1,4 +1,4 @@
-//! The algorithms, and the properties on which the gateway depends.
+//! The algorithms, and their properties.
 //!
 //! Each property is a method with an exhaustive `match`, so a new algorithm does not compile until
 //! it defines all of them. Code outside of this module therefore calls these methods instead of
@@ -31,8 +31,8 @@ pub enum Algorithm {
     },
     /// Permits that requests hold while they are in flight: [`super::concurrency`].
     Concurrency,
-    /// Refuses callers that another limit has refused too often: [`super::block`]. No configured
-    /// limit has it.
+    /// Refuses callers that another limit has refused too often: [`super::block`]. It is
+    /// charged beside that limit.
     Block {
         /// The length of a block, in ms.
         duration: u32,
@@ -40,8 +40,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm of configured limits, with these options where it has them; the sliding
-    /// window is not strict.
+    /// Every algorithm but the block, with these options where it has them; the sliding window is
+    /// not strict.
     pub fn all(resolution: u32, max_wait: u32) -> [Self; 6] {
         [
             Self::SlidingWindow { resolution, strict: false },
@@ -67,7 +67,7 @@ impl Algorithm {
         }
     }
 
-    /// The name of its Lua counterpart: in the table `algorithms`, and of the file in `lua/`.
+    /// The name of its Lua counterpart (in the table `algorithms`), which is also that of its file.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow { .. } => "sliding_window",
@@ -155,7 +155,7 @@ impl Algorithm {
     }
 
     /// True if the units that remain after an admission and the time of a retry can be predicted,
-    /// so that responses show them. The end of a request in flight is unpredictable.
+    /// so that callers may be told. The end of a request in flight is unpredictable.
     pub fn is_predictable(self) -> bool {
         match self {
             Self::SlidingWindow { .. }

@@ -1,7 +1,7 @@
 //! Calendar windows: hours, days, weeks and months by the clocks of a time zone.
 //!
-//! Their bounds are a function of the time and of the zone's rules alone, so gateways and stores
-//! agree on them without a message, and no window starts late because its first charge was late.
+//! Their bounds are a function of the time and of the zone's rules alone, so processes agree
+//! on them without a message, and no window starts late because its first charge was late.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! The quota `L` is the number of permits. A permit is held under a lease of the window `W`. Its
 //! holder refunds it when the request ends ([`refund`]), and renews the lease before the lease ends
-//! ([`charge`], then [`refund`] of the previous lease). The permits of a gateway that died become
+//! ([`charge`], then [`refund`] of the previous lease). The permits of a process that died become
 //! free when its leases end.
 //!
 //! A lease's end is rounded up to a multiple of `W / 64`. Leases that end together form a group: a

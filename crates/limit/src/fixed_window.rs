@@ -5,7 +5,7 @@
 //! response to the next. A window past its end counts as empty, even if the store still has the
 //! record; the TTL only frees memory.
 //!
-//! If the calendar itself changes, such as a consumer's billing day, a window that has begun ends
+//! If the calendar itself changes, such as the first day of its months, a window that has begun ends
 //! at the earlier of its stored end and the new calendar's.
 //!
 //! Record: `reset_at` (ms) and `count`.

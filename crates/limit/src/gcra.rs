@@ -18,7 +18,7 @@ use super::MAX_EXACT_BACKLOG;
 pub struct GcraState {
     /// The time of the last charge or refund.
     pub updated_at: StoreTime,
-    /// The reset time sent to clients, in ms; not valid if it has passed.
+    /// The reset time that was reported, in ms; not valid if it has passed.
     pub reset_at: StoreTime,
     at: StoreTime,
     fraction: u32,

@@ -1,15 +1,17 @@
 //! The limit algorithms: pure functions of `(state, quota, now, cost)`.
 //!
 //! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua counterpart
-//! of the same name in `lua/` of Tidegate's repository, and a differential test runs random sequences through both. Every
-//! algorithm has the same five functions: `decide` (checks, charges nothing), `charge` (charges,
-//! checks nothing), `admit` (both), `refund` and `expires_at`.
+//! of the same name in `lua/` of Tidegate's repository, for records that several processes share in
+//! Redis. `rust_and_lua_decide_alike` (`tests/stores/differential.rs`) runs random sequences through
+//! both. Every algorithm but [`block`] has the same five functions: `decide` (checks, charges
+//! nothing), `charge` (charges, checks nothing), `admit` (both), `refund` and `expires_at`.
 //!
 //! Every algorithm promises (`properties.rs` tests it): a refused request is not charged,
 //! `retry_at` is exact to the ms, and `reset_at` never moves back.
 //!
 //! It is no store: the caller keeps each [`AlgorithmState`], decides what a key is, and passes the
-//! time, as a [`StoreTime`] in ms since 1970. Costs are whole units, from 0 to [`MAX_UNITS`].
+//! time, as a [`StoreTime`] in ms since 1970. Costs are whole units, from 0 to [`MAX_UNITS`],
+//! or less for some algorithms ([`Algorithm::max_units`]).
 //!
 //! | file | content |
 //! |---|---|
@@ -21,9 +23,7 @@
 //! | `state` | the record of any algorithm |
 //! | `gcra` | the record of both buckets: a theoretical arrival time |
 //! | `free_slots`, `counts` | the refunded slots of a leaky bucket; the counters of a sliding window |
-//! | `identity` | the identity of a limit, which distinguishes its records |
 //! | `acquire` | units that a process acquires from a shared record in batches |
-//! | `verdict` | the decisions of all limits of one request |
 //!
 //! ```
 //! use tidegate_limit::{AlgorithmState, Quota, StoreTime};
@@ -51,7 +51,6 @@ mod counts;
 pub mod fixed_window;
 mod free_slots;
 mod gcra;
-mod identity;
 pub mod leaky_bucket;
 #[cfg(test)]
 mod properties;
@@ -59,20 +58,14 @@ pub mod sliding_log;
 pub mod sliding_window;
 mod state;
 pub mod token_bucket;
-mod verdict;
 
-use std::sync::Arc;
-
-pub use acquire::{Acquisition, Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
+pub use acquire::{Grant, MAX_LEASED_UNITS, UnitDemand, UnitReturn};
 pub use algorithm::Algorithm;
 pub use calendar::{Calendar, CalendarPeriod, CalendarWindow};
 pub use counts::Counts;
 pub use gcra::GcraState;
-pub use identity::LimitIdentity;
 pub use state::AlgorithmState;
-pub use verdict::{BlockEffect, DecisionSource, Outcome, StoreDecision, Verdict};
 
-use tidegate_base::mix::folded_multiply;
 pub use tidegate_base::time::StoreTime;
 
 /// Maximum units of a quota, a cost or a count: 2^53 - 1. Lua counts in doubles, which hold every
@@ -94,25 +87,12 @@ pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 pub const MAX_STEP_BACK: u64 = 5_000;
 
 /// Maximum debt of a caller, in quotas. A cost that is known after its request is charged up to
-/// this: one wrong number of an upstream must not block its caller for years, nor keep a record for
-/// that long. A bucket refills one quota in a window, so ten quotas are paid back in ten windows.
+/// this: one wrong report must not block its caller for years, nor keep a record for that long. A bucket refills one quota in a window, so ten quotas are paid back in ten windows.
 /// The debts of the other algorithms leave with their window.
 pub const MAX_DEBT_QUOTAS: u64 = 10;
 
-/// What the name of a block has after that of its limit. No configured name has the character `~`.
-const BLOCK_SUFFIX: &str = "~block";
-
-/// Distinguishes the fingerprints of blocks. It must not change, because records in Redis have it
-/// in their name.
-const BLOCK_FINGERPRINT: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// Maximum number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
-
-/// The caller that a limit counts: a keyed 128-bit hash of the limit's key parts, never the parts
-/// themselves.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Key(pub u128);
 
 /// The units that a caller may use in a window, and the algorithm that counts them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -213,169 +193,13 @@ impl Quota {
     }
 }
 
-/// The decision on a request while Redis is unavailable.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum OnFailure {
-    /// This gateway enforces its share of the limit from its own memory.
-    #[default]
-    Local,
-    /// The request is admitted.
-    Open,
-    /// The request is refused with 503.
-    Closed,
-}
-
-/// How many units a gateway takes from the shared store in one call.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum LeaseSize {
-    /// The cost of the request: every request calls the store.
-    #[default]
-    Off,
-    /// A batch that adapts to the rate at which the units are used.
-    Auto,
-    /// Batches of this many units.
-    Units(u64),
-}
-
-/// One configured limit.
-#[derive(Clone, Debug)]
-pub struct Limit {
-    /// Its name, and a fingerprint of the settings that its counters depend on.
-    pub identity: LimitIdentity,
-    /// The quota of each caller, and the algorithm that decides.
-    pub quota: Quota,
-    /// The cost of one request.
-    pub cost: u64,
-    /// The decision when the shared store gives no answer.
-    pub on_failure: OnFailure,
-    /// How many units a gateway takes from the shared store in one call.
-    pub lease_size: LeaseSize,
-    /// True if the limit may refuse. If false (a dry run), it charges the requests that it would
-    /// admit, and affects no request.
-    pub enforce: bool,
-    /// The block that is charged beside the limit; `None` if the limit blocks no caller.
-    pub block: Option<Arc<Limit>>,
-    /// The limit with months that start at day 1, 2 and so on up to 31, if customers have billing
-    /// days under it.
-    pub by_billing_day: Option<Arc<[Arc<Limit>]>>,
-    /// The caller's number for it, such as its index in a list.
-    pub index: usize,
-}
-
-impl Limit {
-    /// An enforced limit of requests that cost 1. It leases no units; while Redis is unavailable,
-    /// each gateway enforces its share.
-    pub fn new(identity: LimitIdentity, quota: Quota) -> Self {
-        Self {
-            identity,
-            quota,
-            cost: 1,
-            on_failure: OnFailure::Local,
-            lease_size: LeaseSize::Off,
-            enforce: true,
-            block: None,
-            by_billing_day: None,
-            index: 0,
-        }
-    }
-
-    /// The configured name; shown in headers and metrics.
-    pub fn name(&self) -> &str {
-        self.identity.name()
-    }
-
-    /// The block that is charged beside this limit: it begins after `after` refusals within
-    /// `within` ms, and lasts `duration` ms.
-    #[must_use]
-    pub fn with_block(self, after: u64, within: u64, duration: u32) -> Self {
-        let name = format!("{}{BLOCK_SUFFIX}", self.name());
-        let fingerprint = folded_multiply(self.identity.fingerprint() ^ within, BLOCK_FINGERPRINT);
-        let block = Self {
-            identity: LimitIdentity::new(name, fingerprint),
-            quota: Quota::new(after, within, Algorithm::Block { duration }),
-            cost: 1,
-            lease_size: LeaseSize::Off,
-            ..self.clone()
-        };
-        Self { block: Some(Arc::new(block)), ..self }
-    }
-
-    /// The limit with another quota.
-    #[must_use]
-    pub fn with_quota(&self, quota: Quota) -> Self {
-        let limit = Self { quota, by_billing_day: None, ..self.clone() };
-        if self.by_billing_day.is_some() { limit.with_billing_days() } else { limit }
-    }
-
-    /// The limit, where the months of a consumer start at its billing day. No other than a
-    /// calendar's months do.
-    #[must_use]
-    pub fn with_billing_days(self) -> Self {
-        let Algorithm::CalendarWindow(calendar) = self.quota.algorithm else { return self };
-        if calendar.month_start() == 0 {
-            return self;
-        }
-        let of_day = |day| {
-            let algorithm = Algorithm::CalendarWindow(calendar.with_month_start(day));
-            Arc::new(Self { quota: Quota { algorithm, ..self.quota }, ..self.clone() })
-        };
-        let by_billing_day = Some((1..=31).map(of_day).collect());
-        Self { by_billing_day, ..self }
-    }
-
-    /// The limit for a consumer with this billing day.
-    #[inline]
-    pub fn for_billing_day(self: &Arc<Self>, day: Option<u8>) -> &Arc<Self> {
-        let of_day = || self.by_billing_day.as_ref()?.get(usize::from(day?).checked_sub(1)?);
-        of_day().unwrap_or(self)
-    }
-
-    /// The name of the limit that this block belongs to.
-    pub fn blocked_name(&self) -> &str {
-        self.name().strip_suffix(BLOCK_SUFFIX).unwrap_or(self.name())
-    }
-
-    /// The algorithm that decides.
-    pub fn algorithm(&self) -> Algorithm {
-        self.quota.algorithm
-    }
-}
-
-/// A request's charge to one limit for one caller.
-#[derive(Clone, Copy, Debug)]
-pub struct Charge<'a> {
-    /// The limit to charge.
-    pub limit: &'a Arc<Limit>,
-    /// The caller to charge.
-    pub key: Key,
-    /// The cost in the quota's units. A cost of 0 is always admitted and charges nothing.
-    pub cost: u64,
-}
-
-/// A correction of an earlier charge: see [`Change`].
-#[derive(Clone, Copy, Debug)]
-pub struct Adjustment<'a> {
-    /// The limit that was charged.
-    pub limit: &'a Arc<Limit>,
-    /// The caller that was charged.
-    pub key: Key,
-    /// What to change.
-    pub change: Change,
-}
-
 /// A change to a caller's charges.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// Refunds units of an earlier charge, as far as they still count. Usage never goes below 0.
     Refund {
         /// The time at which the units were charged, by the clock that decided; for a leaky bucket,
-        /// plus [`Decision::wait`]. See [`StoreDecision::charged_at`].
+        /// plus [`Decision::wait`].
         charged_at: StoreTime,
         /// How many units.
         cost: u64,

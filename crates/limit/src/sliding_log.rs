@@ -42,7 +42,7 @@ const MAX_RELEASED_ENTRIES: usize = 128;
 pub struct SlidingLogState {
     /// The time of the newest entry, in ms.
     pub newest_at: StoreTime,
-    /// The reset time sent to clients, in ms; not valid if it has passed.
+    /// The reset time that was reported, in ms; not valid if it has passed.
     pub reset_at: StoreTime,
     /// The total of all charges, modulo 2^32.
     total: u32,

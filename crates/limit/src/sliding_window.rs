@@ -28,7 +28,7 @@ use super::{Decision, MAX_STEP_BACK, MAX_UNITS, Quota, counts::Counts};
 pub struct SlidingWindowState {
     /// The time of the last charge or refund.
     pub updated_at: StoreTime,
-    /// The reset time sent to clients, in ms; not valid if it has passed.
+    /// The reset time that was reported, in ms; not valid if it has passed.
     pub reset_at: StoreTime,
     /// The units charged in the sub-window of `updated_at` and in each of the `k` before it, newest
     /// first. Stored inline up to `k = 7`.

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ::redis::{Cmd, FromRedisValue, RedisError};
-use tidegate_limit::{Charge, Key, Limit, Verdict};
+use tidegate_charge::{Charge, Key, Limit, Verdict};
 use tidegate_system::clock::{Clock, Elapsed};
 
 use super::{

@@ -6,7 +6,8 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 use ::redis::{Cmd, RedisError};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limit::{Acquisition, Adjustment, Charge, Grant, Key, Verdict};
+use tidegate_charge::{Acquisition, Adjustment, Charge, Key, Verdict};
+use tidegate_limit::Grant;
 use tidegate_system::clock::{Clock, StoreTime, Uptime};
 use tokio::task::AbortHandle;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use ::redis::RedisError;
 use futures_util::future::BoxFuture;
 use tidegate_base::time::StoreTime;
-use tidegate_limit::{Acquisition, Grant, Limit, Verdict};
+use tidegate_charge::{Acquisition, Limit, Verdict};
+use tidegate_limit::Grant;
 
 use super::{RedisFailure, script};
 

@@ -3,10 +3,10 @@
 use std::sync::LazyLock;
 
 use ::redis::{Cmd, Pipeline};
-use tidegate_limit::{
-    Acquisition, Adjustment, Algorithm, Calendar, Change, Charge, Decision, DecisionSource, Grant,
-    Key, Limit, Quota, StoreDecision, Verdict,
+use tidegate_charge::{
+    Acquisition, Adjustment, Charge, DecisionSource, Key, Limit, StoreDecision, Verdict,
 };
+use tidegate_limit::{Algorithm, Calendar, Change, Decision, Grant, Quota};
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{

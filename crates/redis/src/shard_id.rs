@@ -4,7 +4,7 @@
 use std::{hash::Hasher as _, io::Write as _};
 
 use siphasher::sip::SipHasher13;
-use tidegate_limit::Key;
+use tidegate_charge::Key;
 
 /// Number of slots in a Cluster.
 pub(super) const SLOTS: u16 = 16_384;

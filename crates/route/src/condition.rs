@@ -1,6 +1,9 @@
 //! Conditions of a route beyond host, path and method: headers, query parameters, a share of the
 //! callers.
 //!
+//! The caller of this crate gives each of its own callers a number from 0 to 99, always the same
+//! one; a weight is a range of these numbers.
+//!
 //! The table only orders the routes of a pattern by their conditions. Its caller decides whether a
 //! request meets them.
 

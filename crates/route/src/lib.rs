@@ -1,7 +1,7 @@
 //! Routing: finds the route for a host, a path and a method. Pure.
 //!
 //! Each path has one normal form, so no spelling of a path bypasses a route. The most specific
-//! route wins, whatever the order in the configuration. A lookup visits each trie node at most
+//! route wins, whatever the order of the rules. A lookup visits each trie node at most
 //! once, so the cost of a hostile path is bounded by the patterns that share its beginning.
 //!
 //! It does not know what a route does: [`RouteTable::find`] returns the index of a [`Rule`] in the

@@ -29,12 +29,12 @@ pub enum PathError {
     /// resolves it.
     #[error("a . or .. in the path must not be beside %2F or %5C")]
     DotBesideSlash,
-    /// A part of the path that a route's `rewrite` inserts would change the shape of the new path.
+    /// Made by callers: a part of the path that is inserted into another one would change the shape of the new path.
     #[error(
         "a part of the path cannot be inserted into another path: it is . or .., or a part of an escape"
     )]
     Capture,
-    /// The route forwards the path as it was sent, and a server could read it as a path of another
+    /// Made by callers: the route forwards the path as it was sent, and a server could read it as a path of another
     /// route.
     #[error(
         "this route forwards the path as it was sent, and a server could read it as a path outside of the route; \
@@ -46,10 +46,10 @@ pub enum PathError {
         "this route forwards the path as it was sent, so its . and .. segments must not be percent-encoded"
     )]
     EncodedDot,
-    /// The route forwards the path as it was sent, and HTTP/2 cannot carry it.
+    /// Made by callers: the route forwards the path as it was sent, and HTTP/2 cannot carry it.
     #[error("this route forwards the path as it was sent, so a backtick in it must be written %60")]
     Backtick,
-    /// The route accepts only paths in normal form.
+    /// Made by callers: the route accepts only paths in normal form.
     #[error(
         "this route accepts only paths in normal form: without //, without . and .. segments, with escapes \
          in upper case, and only for characters that need them"

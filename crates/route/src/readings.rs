@@ -9,7 +9,7 @@ use super::normalize::{
 };
 
 /// The paths, in the form of routes, that servers may read in `sent`, a path whose normal form is
-/// known to exist. Without duplicates. `slashes` is the reading of the table's owner: with
+/// known to exist. Without duplicates. `slashes` is the caller's own reading: with
 /// [`Slashes::Keep`], the servers are known to keep them.
 ///
 /// # Errors

@@ -63,11 +63,11 @@ pub use self::{
     target::{forwarded_path, forwarded_scheme, host, host_bytes, normal_host},
     via::{QUIET_VIA, Via},
 };
+use tidegate_charge::Charge;
 use tidegate_http1::Fields;
 use tidegate_identity::{
     ClientAddress, Consumer, CredentialSource, KeyPart, KeyPlan, KeySecret, Subject, TokenHash,
 };
-use tidegate_limit::Charge;
 use tidegate_route::{
     ConditionResult, ConditionalRoute, Lookup, Params,
     normalize::{Slashes, normalize, routed_form},

@@ -5,7 +5,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `respond` | the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses |
+//! | this file | the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses |
 //! | `limit_report` | [`LimitReport`]: one limit of a request and its outcome |
 //! | `problem` | the problem document (RFC 9457) for a refused or failed request |
 //! | `api_error` | [`ApiError`]: the members that clients of an API read, and errors of JSON-RPC |

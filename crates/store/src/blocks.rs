@@ -1,6 +1,6 @@
 //! Blocks: charges a limit together with its block, and counts the limit's refusals for it.
 //!
-//! A limit with a block ([`tidegate_limit::Limit::block`]) is charged as two limits under one key,
+//! A limit with a block ([`tidegate_charge::Limit::block`]) is charged as two limits under one key,
 //! in one call: itself and the block, which refuses while it is in force and counts nothing.
 //! [`expand`] adds the blocks to the charges of a request, [`Folded`] joins each pair of outcomes
 //! to one.
@@ -25,10 +25,10 @@ use smallvec::SmallVec;
 
 pub use self::known::KnownBlock;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{
-    Adjustment, BlockEffect, Change, Charge, Decision, DecisionSource, Key, Limit, Outcome,
-    StoreDecision, Verdict,
+use tidegate_charge::{
+    Adjustment, BlockEffect, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision, Verdict,
 };
+use tidegate_limit::{Change, Decision};
 
 use self::{known::KnownBlocks, refusals::RefusalCounts};
 use super::{

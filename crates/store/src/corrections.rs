@@ -21,9 +21,8 @@ use tokio::runtime::Handle;
 mod shard_queues;
 
 pub(super) use self::shard_queues::CorrectionReason;
-use tidegate_limit::{
-    Acquisition, Adjustment, Change, Charge, DecisionSource, Key, Limit, UnitDemand, Verdict,
-};
+use tidegate_charge::{Acquisition, Adjustment, Charge, DecisionSource, Key, Limit, Verdict};
+use tidegate_limit::{Change, UnitDemand};
 use tidegate_redis::{LATE_REPLY_TIMEOUT, LateReply, RedisClient, RedisFailure, ShardId};
 use tidegate_system::clock::{Clock, MonotonicTime};
 

@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Charge, Decision, Limit};
+use tidegate_charge::{Charge, Limit};
+use tidegate_limit::Decision;
 
 use super::record_id::RecordId;
 

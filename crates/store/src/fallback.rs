@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 use tidegate_base::time::StoreTime;
-use tidegate_limit::{Charge, DecisionSource, Limit, OnFailure, Outcome, StoreDecision, Verdict};
+use tidegate_charge::{Charge, DecisionSource, Limit, OnFailure, Outcome, StoreDecision, Verdict};
 
 use super::{CounterStore, StoreError, stats::WorkerCounts};
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 use tidegate_base::time::{StoreTime, Uptime};
-use tidegate_limit::{
+use tidegate_charge::{
     Adjustment, Charge, DecisionSource, OnFailure, Outcome, StoreDecision, Verdict,
 };
 use tidegate_redis::{CallError, RedisClient};

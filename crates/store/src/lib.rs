@@ -6,7 +6,7 @@
 //!
 //! - A request is charged to all of its limits or to none.
 //! - If Redis fails, a request waits at most for the response timeout; each limit's
-//!   [`OnFailure`](tidegate_limit::OnFailure) policy then decides.
+//!   [`OnFailure`](tidegate_charge::OnFailure) policy then decides.
 //! - Memory is bounded: counters, leases, cached denials and queued corrections.
 //! - A charge is counted where it was decided: requests that this process admits while Redis gives
 //!   no answer are counted in its memory, and never charged in Redis.
@@ -55,7 +55,8 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use tidegate_limit::{Algorithm, Charge, Key, Limit, LimitIdentity, Quota};
+//! use tidegate_charge::{Charge, Key, Limit, LimitIdentity};
+//! use tidegate_limit::{Algorithm, Quota};
 //! use tidegate_store::memory::MemoryStore;
 //! use tidegate_system::clock::StoreTime;
 //!
@@ -103,7 +104,7 @@ pub use self::{
     handle::StoreHandle,
     stats::StoreStats,
 };
-use tidegate_limit::{Charge, Key, Limit, Verdict};
+use tidegate_charge::{Charge, Key, Limit, Verdict};
 use tidegate_redis::{
     Connector, Presence, RedisBackend, RedisFailure, RedisOptions, RedisSetupError, Reporter,
     ShardStatus,
@@ -120,7 +121,7 @@ pub enum StoreError {
     /// Redis gave no answer, and this limit's failure policy is `closed`.
     #[error("the shared store gave no answer, and limit number {limit} has `on_failure: closed`")]
     Unavailable {
-        /// [`tidegate_limit::Limit::index`] of the first such limit.
+        /// [`tidegate_charge::Limit::index`] of the first such limit.
         limit: usize,
     },
 }

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
-use tidegate_limit::{
-    Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, LeaseSize, Limit,
-    MAX_LEASED_UNITS, Quota, StoreDecision, Verdict,
+use tidegate_charge::{
+    Acquisition, Adjustment, Charge, DecisionSource, Key, LeaseSize, Limit, StoreDecision, Verdict,
 };
+use tidegate_limit::{Change, Decision, MAX_LEASED_UNITS, Quota};
 use tidegate_redis::{CallError, RedisClient, RedisFailure};
 use tidegate_system::clock::{Clock, MonotonicTime, StoreTime, Uptime};
 use tokio::sync::oneshot;

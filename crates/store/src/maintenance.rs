@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_limit::Key;
+use tidegate_charge::Key;
 use tidegate_redis::RedisClient;
 
 use super::{

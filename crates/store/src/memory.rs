@@ -14,10 +14,8 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tidegate_base::time::StoreTime;
-use tidegate_limit::{
-    Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, MAX_UNITS, Quota,
-    StoreDecision, Verdict,
-};
+use tidegate_charge::{Adjustment, Charge, DecisionSource, Key, Limit, StoreDecision, Verdict};
+use tidegate_limit::{Algorithm, Decision, MAX_UNITS, Quota};
 
 use self::shard::{RecordCharge, RecordShard};
 use super::record_id::record_id;

@@ -3,7 +3,8 @@
 
 use smallvec::SmallVec;
 use tidegate_base::time::{StoreTime, Uptime};
-use tidegate_limit::{Adjustment, Change, Charge, DecisionSource, Outcome, StoreDecision, Verdict};
+use tidegate_charge::{Adjustment, Charge, DecisionSource, Outcome, StoreDecision, Verdict};
+use tidegate_limit::Change;
 use tidegate_redis::RedisFailure;
 
 use super::{

@@ -2,7 +2,8 @@
 //! quota.
 
 use tidegate_base::mix;
-use tidegate_limit::{Algorithm, Key, Limit, MAX_UNITS, Quota};
+use tidegate_charge::{Key, Limit};
+use tidegate_limit::{Algorithm, MAX_UNITS, Quota};
 
 /// A record and the quota that a charge was decided under. A reload that changes the quota keeps
 /// the record, but invalidates what was cached under the old quota.

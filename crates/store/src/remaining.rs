@@ -1,9 +1,9 @@
 //! Adds this gateway's leased units to the `remaining` that Redis reports: the store counts
 //! leased units as used, but this gateway still admits from them.
 
-use tidegate_limit::{
-    Charge, Decision, DecisionSource, LeaseSize, Outcome, StoreDecision, Verdict,
-};
+use tidegate_charge::{Charge, DecisionSource, LeaseSize, Outcome, StoreDecision, Verdict};
+
+use tidegate_limit::Decision;
 
 use super::CounterStore;
 

@@ -14,7 +14,8 @@ use futures_util::{
 };
 use smallvec::SmallVec;
 use tidegate_base::time::{StoreTime, Uptime};
-use tidegate_limit::{Adjustment, Change, Charge, Outcome, Verdict};
+use tidegate_charge::{Adjustment, Charge, Outcome, Verdict};
+use tidegate_limit::Change;
 use tidegate_redis::{CallError, LateReply, RedisBackend, RedisClient, RedisFailure, ShardId};
 
 use super::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_base::counter::Counter;
-use tidegate_limit::{OnFailure, Verdict};
+use tidegate_charge::{OnFailure, Verdict};
 use tidegate_redis::RedisFailure;
 
 use super::{deny_cache::DenyStats, unit_lease::LeaseStats};

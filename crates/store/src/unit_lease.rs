@@ -27,7 +27,8 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use tidegate_limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, LimitIdentity, Quota};
+//! use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
+//! use tidegate_limit::{Algorithm, Decision, Grant, Quota};
 //! use tidegate_store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome};
 //! use tidegate_system::clock::{MonotonicTime, StoreTime};
 //!

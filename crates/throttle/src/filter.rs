@@ -3,7 +3,7 @@
 //! Each position has one 32-bit word, whose bit `i % 32`, the slot, belongs to generation `i`. A
 //! lookup computes the bitwise AND of the words at the token's positions and the mask of the live
 //! generations; recording sets the bit of the current generation in each of these words. Neither
-//! locks, allocates or waits.
+//! locks, allocates or waits. `ticker.rs` calls [`Filter::rotate`] once a second.
 //!
 //! # Memory orderings
 //!

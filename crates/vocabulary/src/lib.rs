@@ -12,6 +12,7 @@
 //! | `certificate_name` | [`CertificateName`]: the part of a client certificate that names its consumer |
 //! | `encoding` | [`Encoding`]: a content coding |
 //! | `jwt_algorithm` | [`JwtAlgorithm`], [`JwtKeyType`]: how a token is signed |
+//! | `on_failure` | [`OnFailure`]: what is decided while Redis is unavailable |
 //! | `parent_trust` | [`ParentTrust`]: whose trace context is trusted |
 //! | `policy` | [`Policy`]: how a target is chosen |
 //! | `protocol` | [`Protocol`], [`ProxyVersion`]: what is spoken with targets |
@@ -30,6 +31,7 @@ mod acme_challenge;
 mod certificate_name;
 mod encoding;
 mod jwt_algorithm;
+mod on_failure;
 mod parent_trust;
 mod policy;
 mod protocol;
@@ -42,6 +44,7 @@ pub use self::{
     certificate_name::CertificateName,
     encoding::Encoding,
     jwt_algorithm::{JwtAlgorithm, JwtKeyType},
+    on_failure::OnFailure,
     parent_trust::ParentTrust,
     policy::Policy,
     protocol::{Protocol, ProxyVersion},

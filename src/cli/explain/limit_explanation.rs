@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::charge::{Charge, Key, Limit, Outcome};
 use crate::clock::StoreTime;
 use crate::error::GatewayError;
 use crate::identity::{DescriptorEntry, KeySecret, KeyValues, OwnedConsumer, Subject};
-use crate::limit::{Charge, Key, Limit, Outcome};
 use crate::plan;
 use crate::rate_limit_service::messages::RateLimitRequest;
 use crate::respond::LimitReport;

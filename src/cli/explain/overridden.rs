@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::charge::Key;
 use crate::identity::{AmbiguousValue, KeySecret, Subject};
-use crate::limit::Key;
 use crate::overrides::{OverridesContent, time_text};
 use crate::snapshot::{OverrideTable, OverridesAt, Route, Snapshot};
 

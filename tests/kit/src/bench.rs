@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use tidegate::{
+    charge::{LeaseSize, Limit, LimitIdentity, OnFailure},
     clock::Clock,
-    limit::{LeaseSize, Limit, LimitIdentity, OnFailure, Quota},
+    limit::Quota,
     redis::Topology,
     store::CounterStore,
 };

@@ -1,8 +1,9 @@
 //! Shorthands for reading a store's verdicts.
 
 use tidegate::{
+    charge::{DecisionSource, Outcome, Verdict},
     clock::StoreTime,
-    limit::{Decision, DecisionSource, Outcome, Verdict},
+    limit::Decision,
 };
 
 /// Shorthands for a [`Verdict`].

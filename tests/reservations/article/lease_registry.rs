@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::{
+    charge::{Key, LeaseSize, Limit, LimitIdentity},
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{AlgorithmState, Key, LeaseSize, Limit, LimitIdentity, Quota},
+    limit::{AlgorithmState, Quota},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },

@@ -12,9 +12,10 @@ use std::{
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
 use tidegate::{
+    charge::Limit,
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{AlgorithmState, Change, Grant, Limit, UnitDemand, UnitReturn},
+    limit::{AlgorithmState, Change, Grant, UnitDemand, UnitReturn},
     redis::RedisFailure,
     store::{
         deny_cache::INITIAL_TRUST,

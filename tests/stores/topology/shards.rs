@@ -7,8 +7,9 @@ use testkit::{
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
 use tidegate::{
+    charge::{Adjustment, DecisionSource, Key, Limit, OnFailure},
     clock::Clock,
-    limit::{Adjustment, Change, DecisionSource, Key, Limit, OnFailure},
+    limit::Change,
     redis::{RedisOptions, ShardUrls, Topology},
     store::{CounterStore, StoreError},
 };

@@ -9,8 +9,9 @@ use std::{
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
 use tidegate::{
+    charge::{Charge, LeaseSize, Limit},
     clock::{Clock, StoreTime},
-    limit::{Charge, LeaseSize, Limit, Quota},
+    limit::Quota,
     store::deny_cache::INITIAL_TRUST,
 };
 use tokio::sync::Barrier;

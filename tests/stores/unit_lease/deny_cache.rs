@@ -5,8 +5,9 @@ use testkit::{
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
 use tidegate::{
+    charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},
-    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Quota},
+    limit::{Algorithm, Change, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 
@@ -271,7 +272,7 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
         other
             .charge_cost(
                 &Arc::new(Limit {
-                    lease_size: tidegate::limit::LeaseSize::Off,
+                    lease_size: tidegate::charge::LeaseSize::Off,
                     ..Limit::clone(&limit)
                 }),
                 15

@@ -6,8 +6,9 @@ use testkit::{
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
+    charge::{Adjustment, Charge, DecisionSource, Limit, OnFailure},
     clock::Clock,
-    limit::{Adjustment, Change, Charge, DecisionSource, Limit, OnFailure, Quota},
+    limit::{Change, Quota},
     redis::{RedisOptions, ShardUrls, Topology},
     store::CounterStore,
 };

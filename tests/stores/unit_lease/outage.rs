@@ -6,7 +6,8 @@ use testkit::{
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
 use tidegate::{
-    limit::{Limit, OnFailure, Quota},
+    charge::{Limit, OnFailure},
+    limit::Quota,
     redis::{RedisFailure, RedisOptions},
     store::{CounterStore, StoreError},
 };

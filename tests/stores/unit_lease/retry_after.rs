@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
+    charge::Limit,
     clock::Clock,
-    limit::{Algorithm, Limit, Quota},
+    limit::{Algorithm, Quota},
 };
 
 use super::{LeaseGateway, leased_limit};

@@ -6,8 +6,9 @@ use testkit::{
     wait::{TIMEOUT, eventually_async},
 };
 use tidegate::{
+    charge::Limit,
     clock::Clock,
-    limit::{Algorithm, Limit, Quota},
+    limit::{Algorithm, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 

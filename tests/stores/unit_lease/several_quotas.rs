@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use testkit::redis_server::RedisServer;
 use tidegate::{
+    charge::{LeaseSize, Limit},
     clock::Clock,
-    limit::{Algorithm, LeaseSize, Limit, Quota},
+    limit::{Algorithm, Quota},
 };
 
 use super::{LeaseGateway, calls, leased_limit};

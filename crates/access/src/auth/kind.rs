@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use http::header;
+use tidegate_charge::Limit;
 use tidegate_identity::ApiKeySource;
-use tidegate_limit::Limit;
 use tidegate_tls::CertificateName;
 
 use super::forward::ForwardAuth;

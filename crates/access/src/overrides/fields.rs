@@ -5,11 +5,12 @@ use std::fmt;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::{Map, Number, Value, json};
 use tidegate_base::sensitive::holds_key_or_token;
+use tidegate_charge::Key;
 use tidegate_config::{
     MAX_CONSUMER_NAME, OverrideFault, OverrideField, OverrideFields, PlanQuota, is_consumer_name,
     is_printable, json_error,
 };
-use tidegate_limit::{Key, MAX_UNITS};
+use tidegate_limit::MAX_UNITS;
 
 use super::record::{Override, OverrideTarget, parse_time, time_text};
 

@@ -284,7 +284,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
         let by_key =
-            Override { target: OverrideTarget::Key(tidegate_limit::Key(7)), ..own("a", 5) };
+            Override { target: OverrideTarget::Key(tidegate_charge::Key(7)), ..own("a", 5) };
         file.change(OverrideChange::Set(by_key.clone()), &OverrideSet::default(), NOW).unwrap();
         assert_eq!(read_file(&file.path).unwrap().secret, Some(file.secret));
         let other = OverridesFile { secret: SharedSecret::from_namespace("b"), ..file.clone() };
@@ -307,7 +307,7 @@ mod tests {
         file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW).unwrap();
         assert!(fs::symlink_metadata(&file.path).unwrap().is_symlink());
         assert_eq!((read_file(&target).unwrap().set.len(), mode()), (1, 0o644));
-        let key = Override { target: OverrideTarget::Key(tidegate_limit::Key(7)), ..own("a", 5) };
+        let key = Override { target: OverrideTarget::Key(tidegate_charge::Key(7)), ..own("a", 5) };
         file.change(OverrideChange::Set(key), &OverrideSet::default(), NOW).unwrap();
         assert_eq!(mode(), 0o640);
         let nowhere = OverridesFile { path: "/nowhere/at/all.yaml".into(), ..file };

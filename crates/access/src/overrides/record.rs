@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use tidegate_charge::Key;
 use tidegate_config::{LastYear, PlanQuota};
-use tidegate_limit::Key;
 use tidegate_system::clock::StoreTime;
 
 /// A quota that an operator has set.

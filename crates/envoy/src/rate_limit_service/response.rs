@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
+use tidegate_charge::{Limit, Outcome, StoreDecision};
 use tidegate_http1::Fields;
-use tidegate_limit::{Limit, Outcome, StoreDecision};
 use tidegate_vocabulary::UnitWindow;
 
 use super::messages::{
@@ -153,7 +153,8 @@ fn clamp(number: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_limit::{Algorithm, Decision, DecisionSource, LimitIdentity, Quota};
+    use tidegate_charge::{DecisionSource, LimitIdentity};
+    use tidegate_limit::{Algorithm, Decision, Quota};
     use tidegate_system::clock::StoreTime;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! [`LimitReport`]: one limit of a request and its outcome, and the part of them that a response
 //! shows.
 
-use tidegate_limit::{Limit, Outcome, StoreDecision};
+use tidegate_charge::{Limit, Outcome, StoreDecision};
 
 /// One limit of a request and its outcome.
 #[derive(Clone, Copy, Debug)]

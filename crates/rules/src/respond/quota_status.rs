@@ -5,8 +5,8 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::StatusCode;
 use tidegate_access::overrides::Override;
+use tidegate_charge::{Limit, Outcome};
 use tidegate_http1::Fields;
-use tidegate_limit::{Limit, Outcome};
 
 use super::{LimitReport, LocalReply, reset_unix_seconds};
 

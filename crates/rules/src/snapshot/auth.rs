@@ -11,9 +11,10 @@ use tidegate_access::auth::{
     AllowedConsumers, AuthKind, AuthMethod, KeyForwarding, RouteAuth, WithoutCredentials,
     is_consumer_name,
 };
+use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, Config, MaxFailures};
 use tidegate_identity::ApiKeySource;
-use tidegate_limit::{Limit, LimitIdentity, MAX_RESOLUTION, Quota};
+use tidegate_limit::{MAX_RESOLUTION, Quota};
 
 use super::forward_auth;
 use super::jwt::{self, JwtInputs, NamedMethod};

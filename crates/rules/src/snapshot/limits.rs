@@ -4,9 +4,10 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
+use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, Config, StatusRange};
 use tidegate_identity::{CredentialSource, KeyPart, KeyPlan};
-use tidegate_limit::{Limit, LimitIdentity, Quota};
+use tidegate_limit::Quota;
 
 use super::algorithm;
 use super::calendar;

@@ -9,9 +9,9 @@ use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use ahash::RandomState;
 use hashbrown::HashMap;
 use tidegate_access::overrides::{Override, OverrideId, OverrideSet, OverrideTarget};
+use tidegate_charge::{Key, Limit};
 use tidegate_config::{Config, PlanQuota};
 use tidegate_identity::Consumer;
-use tidegate_limit::{Key, Limit};
 use tidegate_system::clock::StoreTime;
 
 use super::{LimitPolicy, PlanLimit, Snapshot, quota::TooManyUnits, section::Section};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use tidegate_charge::Limit;
 use tidegate_config::{self as config, Config, PlanQuota};
-use tidegate_limit::Limit;
 
 use super::policy::{PlanLimit, PlanTier};
 use super::quota::{QUOTA_KEYS, alternative_quota};

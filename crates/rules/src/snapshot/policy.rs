@@ -6,9 +6,9 @@ use http::HeaderName;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 use tidegate_base::status::StatusSet;
+use tidegate_charge::{Key, Limit};
 use tidegate_http1::Fields;
 use tidegate_identity::{AmbiguousValue, Consumer, KeyPart, KeyPlan, KeySecret, Subject};
-use tidegate_limit::{Key, Limit};
 use tidegate_usage::RequestMembers;
 
 use super::{

@@ -1,7 +1,8 @@
 //! Compiles `reserve`: the number of units that a limit leases from Redis at a time.
 
+use tidegate_charge::LeaseSize;
 use tidegate_config as config;
-use tidegate_limit::{LeaseSize, MAX_LEASED_UNITS, Quota};
+use tidegate_limit::{MAX_LEASED_UNITS, Quota};
 
 use super::algorithm;
 use super::section::Section;

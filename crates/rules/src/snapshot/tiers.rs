@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use tidegate_charge::Limit;
 use tidegate_config as config;
 use tidegate_identity::{CredentialSource, KeyPart};
-use tidegate_limit::Limit;
 use tidegate_route::PathPattern;
 
 use super::policy::{Tier, TierMatch};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tidegate_base::time::StoreTime;
-use tidegate_limit::{Charge, Key, Limit};
+use tidegate_charge::{Charge, Key, Limit};
 
 use super::block_record;
 

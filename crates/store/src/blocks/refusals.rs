@@ -5,7 +5,8 @@ use std::sync::Arc;
 use hashbrown::{HashMap, hash_map::Entry};
 use parking_lot::Mutex;
 use tidegate_base::time::MonotonicTime;
-use tidegate_limit::{Change, Charge, Key, Limit, StoreDecision};
+use tidegate_charge::{Charge, Key, Limit, StoreDecision};
+use tidegate_limit::Change;
 
 use super::block_record;
 
@@ -109,7 +110,8 @@ impl RefusalCounts {
 #[cfg(test)]
 mod tests {
     use tidegate_base::time::StoreTime;
-    use tidegate_limit::{Algorithm, Decision, DecisionSource, LimitIdentity, Quota};
+    use tidegate_charge::{DecisionSource, LimitIdentity};
+    use tidegate_limit::{Algorithm, Decision, Quota};
 
     use super::*;
 

@@ -6,7 +6,8 @@ use std::{cmp::Reverse, collections::VecDeque, hash::Hash, sync::Arc};
 use ahash::RandomState;
 use hashbrown::HashMap;
 use tidegate_base::time::MonotonicTime;
-use tidegate_limit::{Change, Key, Limit, MAX_UNITS};
+use tidegate_charge::{Key, Limit};
+use tidegate_limit::{Change, MAX_UNITS};
 
 use crate::record_id::record_id;
 

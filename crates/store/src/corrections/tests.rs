@@ -1,7 +1,8 @@
 //! The effect of each outcome on a batch, and on the counts.
 
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Algorithm, LimitIdentity, Quota};
+use tidegate_charge::LimitIdentity;
+use tidegate_limit::{Algorithm, Quota};
 
 use super::*;
 

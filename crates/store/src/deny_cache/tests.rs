@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Algorithm, AlgorithmState, Key, LeaseSize, LimitIdentity, Quota};
+use tidegate_charge::{Key, LeaseSize, LimitIdentity};
+use tidegate_limit::{Algorithm, AlgorithmState, Quota};
 
 use super::*;
 use crate::record_id::record_id;

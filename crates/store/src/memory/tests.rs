@@ -12,7 +12,8 @@ use std::sync::{
 use proptest::prelude::*;
 use tidegate_base::mix::SplitMix;
 use tidegate_base::time::StoreTime;
-use tidegate_limit::{LimitIdentity, Quota};
+use tidegate_charge::LimitIdentity;
+use tidegate_limit::Quota;
 
 use super::*;
 

@@ -7,7 +7,7 @@
 //! ones ([`tidegate_limit::UnitDemand::extra_divisor`]).
 
 use tidegate_base::time::MonotonicTime;
-use tidegate_limit::LeaseSize;
+use tidegate_charge::LeaseSize;
 
 /// A chunk that lasts less than this (ms) grows.
 pub(super) const GROW_BELOW: u64 = 250;

@@ -34,7 +34,8 @@ use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Decision, Key, Limit, Quota, UnitDemand, UnitReturn};
+use tidegate_charge::{Key, Limit};
+use tidegate_limit::{Decision, Quota, UnitDemand, UnitReturn};
 use tidegate_redis::RedisFailure;
 
 use super::{

@@ -9,7 +9,8 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tidegate_base::mix::SplitMix;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Key, LeaseSize, Limit, UnitReturn};
+use tidegate_charge::{Key, LeaseSize, Limit};
+use tidegate_limit::UnitReturn;
 use tidegate_redis::RedisFailure;
 
 use super::{

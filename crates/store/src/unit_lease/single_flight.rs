@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tidegate_base::time::MonotonicTime;
-use tidegate_limit::{Key, Limit, UnitDemand};
+use tidegate_charge::{Key, Limit};
+use tidegate_limit::UnitDemand;
 use tidegate_redis::RedisFailure;
 
 use super::{

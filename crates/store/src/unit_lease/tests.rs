@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Algorithm, Decision, Grant, Key, LeaseSize, Limit, LimitIdentity, Quota};
+use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
+use tidegate_limit::{Algorithm, Decision, Grant, Quota};
 use tidegate_redis::RedisFailure;
 
 use super::*;

@@ -184,6 +184,7 @@ impl<'r> RequestAttempts<'r> {
         self.balancer.state.clock()
     }
 
+    /// Draws an endpoint by the upstream's policy. Whether it has room is found out in `place`.
     fn choose(&self, now: CoarseTime) -> Option<Pick> {
         let input = PickRequest {
             turn: self.turn,

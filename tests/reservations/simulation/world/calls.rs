@@ -1,6 +1,6 @@
 //! Calls to the store and their outcomes.
 
-use tidegate::{limit::Key, store::unit_lease::FetchReply};
+use tidegate::{charge::Key, store::unit_lease::FetchReply};
 
 use super::*;
 

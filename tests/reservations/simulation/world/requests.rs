@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use tidegate::{
+    charge::Key,
     clock::{MonotonicTime, StoreTime},
-    limit::{Algorithm, Key, UnitDemand},
+    limit::{Algorithm, UnitDemand},
     store::unit_lease::{JoinOutcome, LeaseCharge},
 };
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ahash::RandomState;
 use hashbrown::HashMap;
 use tidegate_base::sensitive::is_sensitive_name;
+use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{DomainLimitConfig, FixedAnswer, RateLimitDomainConfig};
 use tidegate_identity::{DescriptorEntry, KeyPart, trim_text};
-use tidegate_limit::{Algorithm, Limit, LimitIdentity, Quota};
+use tidegate_limit::{Algorithm, Quota};
 
 use super::super::policy::LimitPolicy;
 use super::super::section::Section;

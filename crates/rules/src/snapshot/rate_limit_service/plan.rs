@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tidegate_charge::{Key, Limit, LimitIdentity};
 use tidegate_envoy::rate_limit_service::UnitWindow;
 use tidegate_envoy::rate_limit_service::messages::{
     RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit,
@@ -10,7 +11,7 @@ use tidegate_envoy::rate_limit_service::messages::{
 use tidegate_identity::{
     Consumer, DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
 };
-use tidegate_limit::{Algorithm, Key, Limit, LimitIdentity, MAX_UNITS, Quota};
+use tidegate_limit::{Algorithm, MAX_UNITS, Quota};
 
 use super::named::RuleEffect;
 use super::tree::{FoundRate, NodeLimit};

@@ -10,12 +10,13 @@ use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use tidegate_base::sensitive::is_sensitive_name;
+use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{
     AlgorithmConfig, Config, DescriptorConfig, DescriptorQuota, DescriptorRate, DescriptorsFile,
     Duration, LimitConfig, WindowConfig,
 };
 use tidegate_identity::{DescriptorEntry, KeyPart};
-use tidegate_limit::{Algorithm, Limit, LimitIdentity, Quota};
+use tidegate_limit::{Algorithm, Quota};
 
 use super::super::limits::{self, NamedLimit};
 use super::super::policy::LimitPolicy;

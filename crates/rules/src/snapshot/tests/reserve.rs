@@ -1,6 +1,6 @@
 //! `reserve` of a limit.
 
-use tidegate_limit::LeaseSize;
+use tidegate_charge::LeaseSize;
 
 use super::{GOOD, compile};
 

@@ -1,7 +1,8 @@
 //! Order, capacity, and the ends of batches.
 
 use tidegate_base::time::{MonotonicTime, StoreTime};
-use tidegate_limit::{Algorithm, LimitIdentity, Quota};
+use tidegate_charge::LimitIdentity;
+use tidegate_limit::{Algorithm, Quota};
 
 use super::*;
 

@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_base::time::StoreTime;
-
-use super::Decision;
+use tidegate_limit::Decision;
 
 /// The store that made a decision. Its charge must be adjusted there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
