@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::config_file::DEFAULT;
-use super::{Exit, exit_after_write, print_error, schema};
+use super::{Exit, exit_after_write, print_error};
+use crate::config;
 
 /// The configuration. Its first line names [`SCHEMA`] in the same folder.
 const CONFIGURATION: &str = include_str!("init.yaml");
@@ -73,11 +74,11 @@ fn write_both<'p>(file: &'p Path, schema: &'p Path) -> Result<(), (&'p Path, io:
     }
     write_new(file, CONFIGURATION).map_err(|error| (file, error))?;
     // An earlier `init` in the folder leaves an equal schema.
-    let text = schema::text();
+    let text = config::editor_schema();
     if fs::read_to_string(schema).is_ok_and(|own| own == text) {
         return Ok(());
     }
-    write_new(schema, &text).map_err(|error| {
+    write_new(schema, text).map_err(|error| {
         // An earlier schema stays.
         let _ = fs::remove_file(file);
         (schema, error)
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(init(&path("a/b/own.yaml")), Exit::Ok);
         assert_eq!(fs::read_to_string(path("a/b/own.yaml")).unwrap(), CONFIGURATION);
         let schema = fs::read_to_string(path("a/b/tidegate.schema.json")).unwrap();
-        assert_eq!(schema, schema::text());
+        assert_eq!(schema, config::editor_schema());
         // The schema that an earlier `init` wrote may stay.
         assert_eq!(init(&path("a/b/other.yaml")), Exit::Ok);
 

@@ -50,8 +50,10 @@ fn fault(page: &Page, block: &Block) -> Option<String> {
 
 /// What the schema for editors has against a configuration that loads.
 fn schema_fault(name: &str, text: &str) -> Option<String> {
-    static SCHEMA: LazyLock<jsonschema::Validator> =
-        LazyLock::new(|| jsonschema::validator_for(&config::editor_schema()).expect("a schema"));
+    static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
+        let schema = serde_json::from_str(config::editor_schema()).expect("JSON");
+        jsonschema::validator_for(&schema).expect("a schema")
+    });
     let value: serde_json::Value = serde_yaml::from_str(text).expect("YAML");
     let mut faults = SCHEMA.iter_errors(&value);
     faults.next().map(|fault| format!("{name}: the schema: {}: {fault}", fault.instance_path()))

@@ -33,7 +33,9 @@ fn is_refused(folder: &Path, yaml: &str) -> bool {
 #[test]
 fn check_and_the_schema_refuse_the_same_values() {
     let folder = tempfile::tempdir().expect("a folder");
-    let validator = jsonschema::validator_for(&editor_schema()).expect("a schema");
+    let validator =
+        jsonschema::validator_for(&serde_json::from_str(editor_schema()).expect("JSON"))
+            .expect("a schema");
     let text = fs::read_to_string(root().join("tests/docs/configuration_values.txt"));
     let text = text.expect("the table");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));

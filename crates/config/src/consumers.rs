@@ -9,8 +9,8 @@ use super::consumers_file::{ConsumerRecord, KeyRecord};
 #[cfg(test)]
 use super::{
     end_time::LastYear,
+    pattern::range_pattern,
     plain_text::{MAX_CONSUMER_NAME, consumer_name_pattern, printable_pattern},
-    strict_schema::range_pattern,
 };
 
 /// The pattern of hashes of passwords: argon2 in the PHC string format, or bcrypt, at a bounded

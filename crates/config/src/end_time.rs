@@ -3,7 +3,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::strict_schema::range_pattern;
+use super::pattern::range_pattern;
 
 /// The last year of a time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -29,7 +29,7 @@
 //! | `plain_text`, `end_time` | names and other printable texts; times at which keys and overrides end |
 //! | `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own, by the macro of `tidegate-scalar` |
 //! | `schema` | the JSON Schema of the types, from the file `schema.json`, which a test writes |
-//! | `editor_schema`, `strict_schema` | the JSON Schema for editors, and what it adds to the types |
+//! | `pattern` | patterns of numbers and amounts in a range, for schemas |
 //!
 //! A file is parsed twice, because two YAML parsers may read a text differently. References to
 //! environment variables are replaced before types are checked. The doc comments of the types are
@@ -62,7 +62,6 @@ mod cors;
 mod cost;
 mod cross_check;
 mod descriptors_file;
-mod editor_schema;
 mod end_time;
 mod environment;
 mod error_bodies;
@@ -84,6 +83,7 @@ mod method;
 mod mirror;
 mod overrides;
 mod overrides_file;
+mod pattern;
 mod plain_text;
 mod plans;
 mod rate;
@@ -98,7 +98,6 @@ mod secret;
 mod source;
 mod status;
 mod store;
-mod strict_schema;
 mod suggest;
 mod target;
 #[cfg(test)]
@@ -136,7 +135,6 @@ pub use descriptors_file::{
     DescriptorConfig, DescriptorQuota, DescriptorRate, DescriptorsFile, descriptors_fault,
     read_descriptors,
 };
-pub use editor_schema::editor_schema;
 pub use end_time::LastYear;
 pub use error_bodies::ErrorBodyConfig;
 pub use fault::{Fault, Faults};
@@ -170,7 +168,7 @@ pub use route_actions::{
     HostHeader, MatchValue, RedirectConfig, RouteHeaders,
 };
 pub use routes::{RouteConfig, RouteMatch};
-pub use schema::schema;
+pub use schema::{editor_schema, schema};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;
 pub use status::{Status, StatusRange};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use tidegate_limit::MAX_UNITS;
 use tidegate_scalar::ScalarValue as _;
 
+use super::pattern::{RATE_WINDOWS, amounts_pattern, range_pattern};
 use super::rate::Rate;
-use super::strict_schema::{RATE_WINDOWS, amounts_pattern, range_pattern};
 use super::units::DURATION_UNITS;
 
 /// The quotas of one plan, by limit, and the priority of its consumers under the key `priority`.

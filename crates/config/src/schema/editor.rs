@@ -3,14 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{schema::schema, strict_schema::tighten};
+use super::strict::tighten;
 
 /// A text with a reference.
 const REFERENCE: &str = "\\$\\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\\}";
 
-/// The schema for editors.
-pub fn editor_schema() -> Value {
-    let mut schema = schema().clone();
+/// The schema for editors that is made of the configuration's.
+pub(super) fn of(mut schema: Value) -> Value {
     tighten(&mut schema);
     allow_references(&mut schema);
     for (name, number) in [
@@ -72,9 +71,12 @@ fn is_restricted_scalar(keywords: &Map<String, Value>) -> bool {
     keywords.contains_key("const") || !types.is_empty() && types.iter().all(is_scalar)
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    fn editor_schema() -> Value {
+        serde_json::from_str(crate::editor_schema()).expect("JSON")
+    }
 
     #[test]
     fn every_restricted_value_may_be_a_reference() {
