@@ -1,6 +1,4 @@
-//! The reader of a file of consumers accepts any text, and reports its faults. Its two ways, by
-//! lines and by the events of the YAML parser, are compared in the tests of
-//! `config::consumers_file`.
+//! The reader of a file of consumers accepts any text, in YAML or JSON, and reports its faults.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -31,7 +31,7 @@ fn password_pattern() -> String {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ConsumersConfig {
-    /// Path of a YAML file with a list of consumers. When it changes, it is read again, and nothing
+    /// Path of a file with a list of consumers in YAML, or with a consumer in JSON in each line. When it changes, it is read again, and nothing
     /// else changes; a faulty file keeps the consumers that were read before. Default: none.
     pub file: Option<PathBuf>,
     /// Consumers, instead of a file.

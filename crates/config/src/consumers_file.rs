@@ -1,12 +1,11 @@
-//! The file of consumers: a list of records in YAML, read one by one.
+//! The file of consumers: a list of records in YAML, or a record in JSON in each line.
 //!
 //! A file may have a million records, for which a tree of the whole document would take seconds and
-//! gigabytes. `lines` reads records that are written as usual, a key in a line, and `events` the
-//! others, by the events of the YAML parser. A test holds that both read a record alike. References
-//! to environment variables are not replaced.
+//! gigabytes. So they are read one by one: by the events of the YAML parser, or line by line.
+//! References to environment variables are not replaced.
 
 mod events;
-mod lines;
+mod json_lines;
 
 use std::borrow::Cow;
 
@@ -126,9 +125,6 @@ pub trait RecordSink {
     fn reserve(&mut self, records: usize) {
         let _ = records;
     }
-
-    /// Removes all records: the file is read once more from its beginning.
-    fn clear(&mut self);
 }
 
 /// The text of a file of consumers.
@@ -154,6 +150,13 @@ impl<'t> FileFaults<'t> {
     fn add(&mut self, location: Location, mismatch: &Mismatch) {
         if !self.is_full() {
             self.faults.push(Fault::new(&self.file, location, mismatch));
+        }
+    }
+
+    /// Adds a fault of the record in JSON that is this line.
+    fn add_in_line(&mut self, line: &str, location: Location, mismatch: &Mismatch) {
+        if !self.is_full() {
+            self.faults.push(Fault::in_item(self.file.name(), line, location, mismatch));
         }
     }
 
@@ -201,16 +204,16 @@ impl ConsumersText<'_> {
             return faults.faults;
         }
         // At most as many as fit, because the text may be no list of records.
-        let starts = memchr::memmem::find_iter(self.text.as_bytes(), b"\n- ").count() + 1;
+        let is_json = json_lines::is_json(self.text);
+        let start: &[u8] = if is_json { b"\n{" } else { b"\n- " };
+        let starts = memchr::memmem::find_iter(self.text.as_bytes(), start).count() + 1;
         sink.reserve(starts.min(self.text.len() / MIN_RECORD));
-        if !lines::read(self.text, sink, &mut faults) {
-            sink.clear();
-            faults.faults.clear();
-            if let Err((location, mismatch)) =
-                EventReader::new(self.text, 0).read(sink, &mut faults)
-            {
-                faults.add(location, &mismatch);
-            }
+        if is_json {
+            json_lines::read(self.text, sink, &mut faults);
+        } else if let Err((location, mismatch)) =
+            EventReader::new(self.text).read(sink, &mut faults)
+        {
+            faults.add(location, &mismatch);
         }
         faults.faults
     }

@@ -47,6 +47,16 @@ impl Fault {
         }
     }
 
+    /// A fault in a file that has an item of a list in each line: in this one.
+    pub(super) fn in_item(file: &str, item: &str, location: Location, mismatch: &Mismatch) -> Self {
+        // As an item of a list, its values are hidden as in one.
+        let text = FileText::new(file, format!("[{item}]"));
+        let in_list = Location { line: 1, column: location.column + 1, ..location };
+        let fault = Self::new(&text, in_list, mismatch);
+        let quote = fault.quote.as_ref().map(|quote| quote.without_brackets());
+        Self { location, quote, ..fault }
+    }
+
     /// A fault of a file that cannot be read: it has no line.
     pub fn of_whole_file(file: &str, what: &str, expected: &str) -> Self {
         Self { quote: None, ..Self::of_file(file, what, expected) }

@@ -6,8 +6,16 @@ use serde_json::error::Category;
 pub fn json_error(error: &serde_json::Error) -> String {
     let place = format!("line {}, column {}", error.line(), error.column());
     match error.classify() {
-        Category::Syntax | Category::Io => format!("the text is not JSON: a mistake in {place}"),
-        Category::Eof => format!("the text is not JSON: it ends early, in {place}"),
+        Category::Syntax | Category::Io => format!("{} in {place}", json_mistake(error)),
+        Category::Eof | Category::Data => format!("{}, in {place}", json_mistake(error)),
+    }
+}
+
+/// What is wrong with a text that `serde_json` refuses.
+pub(super) fn json_mistake(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Syntax | Category::Io => "the text is not JSON: a mistake".to_owned(),
+        Category::Eof => "the text is not JSON: it ends early".to_owned(),
         Category::Data => {
             let text = error.to_string();
             let what = text.split(" at line ").next().unwrap_or_default();
@@ -21,7 +29,7 @@ pub fn json_error(error: &serde_json::Error) -> String {
             for (theirs, ours) in WORDS {
                 what = what.replace(theirs, ours);
             }
-            format!("{what}, in {place}")
+            what
         }
     }
 }

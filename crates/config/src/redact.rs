@@ -48,6 +48,14 @@ const VARIABLES: [&str; 10] = [
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Shown(String);
 
+impl Shown {
+    /// The text between the brackets in which it was read.
+    pub(super) fn without_brackets(&self) -> Self {
+        let text = self.0.strip_prefix('[').unwrap_or(&self.0);
+        Self(text.strip_suffix(']').unwrap_or(text).to_owned())
+    }
+}
+
 impl Deref for Shown {
     type Target = str;
 

@@ -17,12 +17,10 @@ const RECORD_KEYS: [&str; 7] =
 /// The keys of a key.
 const KEY_KEYS: [&str; 3] = ["id", "sha256", "expires"];
 
-/// Reads a text, or a part of one, that is a list of records.
+/// Reads a text that is a list of records.
 pub(super) struct EventReader<'t> {
     text: &'t str,
     parser: Parser<'t, StrInput<'t>>,
-    /// Number of lines before the text.
-    lines_before: usize,
 }
 
 /// A value that has begun.
@@ -43,9 +41,9 @@ struct PlacedValue<'t> {
 type Stop = LocatedMismatch;
 
 impl<'t> EventReader<'t> {
-    /// A reader of `text`, which `lines_before` lines precede.
-    pub(super) fn new(text: &'t str, lines_before: usize) -> Self {
-        Self { text, parser: Parser::new_from_str(text), lines_before }
+    /// A reader of `text`.
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, parser: Parser::new_from_str(text) }
     }
 
     /// Reads all records.
@@ -357,27 +355,22 @@ impl<'t> EventReader<'t> {
 
     fn next(&mut self) -> Result<(Event<'t>, Location), Stop> {
         match self.parser.next_event() {
-            Some(Ok((event, span))) => Ok((event, self.location(span))),
-            Some(Err(error)) => {
-                let (mut location, mismatch) = syntax_fault(self.text, &error);
-                location.line += self.lines_before;
-                Err((location, mismatch))
-            }
+            Some(Ok((event, span))) => Ok((event, location_of(span))),
+            Some(Err(error)) => Err(syntax_fault(self.text, &error)),
             None => {
-                let end = Location { line: self.lines_before + 1, column: 1, width: 1 };
+                let end = Location { line: 1, column: 1, width: 1 };
                 Err((end, Mismatch::new("the end of the file", "a complete list")))
             }
         }
     }
+}
 
-    fn location(&self, span: Span) -> Location {
-        let mut location = span_location(span);
-        location.line += self.lines_before;
-        if location.width == usize::MAX {
-            location.width = 1;
-        }
-        location
+fn location_of(span: Span) -> Location {
+    let mut location = span_location(span);
+    if location.width == usize::MAX {
+        location.width = 1;
     }
+    location
 }
 
 fn no_list() -> Mismatch {

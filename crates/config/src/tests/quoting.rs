@@ -221,8 +221,6 @@ impl RecordSink for Quoting {
             .chain(record.password.iter().map(|text| fault(RecordPart::Password, text)))
             .collect()
     }
-
-    fn clear(&mut self) {}
 }
 
 impl OverrideSink for Quoting {
@@ -253,7 +251,8 @@ fn no_fault_of_another_file_quotes_a_password() {
         json!([{"name": "a", "key": SLOT}]),
         json!([{"name": "a", "hash": [SLOT], "x": 1}]),
     ] {
-        for text in texts(&document, PASSWORD) {
+        let of_lines = texts(&document[0], PASSWORD).into_iter().filter(|own| own.starts_with('{'));
+        for text in texts(&document, PASSWORD).into_iter().chain(of_lines) {
             let faults = ConsumersText { name: "c.yaml", text: &text }.read(&mut Quoting);
             let shown: Vec<String> = faults.iter().map(ToString::to_string).collect();
             assert_hidden(&text, &shown.concat(), &["Hu5h"]);

@@ -176,10 +176,6 @@ impl RecordSink for ConsumerTableBuilder<'_> {
         self.lines.reserve(records);
         texts.reserve(records * TYPICAL_TEXTS);
     }
-
-    fn clear(&mut self) {
-        *self = Self::new(self.plans);
-    }
 }
 
 /// What to write instead of a credential.
