@@ -53,7 +53,7 @@ impl Fault {
         let text = FileText::new(file, format!("[{item}]"));
         let in_list = Location { line: 1, column: location.column + 1, ..location };
         let fault = Self::new(&text, in_list, mismatch);
-        let quote = fault.quote.as_ref().map(|quote| quote.without_brackets());
+        let quote = fault.quote.as_ref().map(Shown::without_brackets);
         Self { location, quote, ..fault }
     }
 
