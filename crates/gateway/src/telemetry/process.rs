@@ -9,6 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 
+use tracing::level_filters::STATIC_MAX_LEVEL;
 use tracing_subscriber::{
     Layer, Registry,
     filter::{LevelFilter, ParseError, Targets},
@@ -126,9 +127,11 @@ pub fn start_process_log(filter: &str, style: LogStyle) -> io::Result<ProcessLog
     let (queue, thread) = LogQueue::start("process", Box::new(sink), MAX_QUEUED_BYTES, 0)?;
     // Tests start the log several times in one process: the first queue stays in use.
     let queue = QUEUE.get_or_init(|| queue);
+    let missing = missing_level(&filter, STATIC_MAX_LEVEL);
     if let Some(replace) = subscribe(queue, filter, style) {
         let _ = FILTER.set(LogFilter { text: Mutex::new(text.to_owned()), replace });
     }
+    warn_of(missing);
     panic::set_hook(Box::new(log_panic));
     Ok(ProcessLogGuard { _thread: thread })
 }
@@ -163,12 +166,29 @@ pub fn set_process_log_filter(text: &str) -> bool {
     let (Some(running), Ok(filter)) = (FILTER.get(), parse_filter(text)) else { return false };
     // The lock spans both steps, so that the text always belongs to the filter in use.
     let mut current = running.text.lock();
+    let missing = missing_level(&filter, STATIC_MAX_LEVEL);
     let is_replaced = (running.replace)(filter);
     if is_replaced {
         text.clone_into(&mut current);
     }
     drop(current);
+    warn_of(missing);
     is_replaced
+}
+
+/// The most verbose level of a filter, if a program built up to `built` has no lines of it.
+fn missing_level(filter: &Targets, built: LevelFilter) -> Option<LevelFilter> {
+    let levels = filter.iter().map(|(_, level)| level).chain(filter.default_level());
+    levels.max().filter(|level| *level > built)
+}
+
+fn warn_of(missing: Option<LevelFilter>) {
+    if let Some(level) = missing {
+        tracing::warn!(
+            "this build has no lines of the level {level}, and shows those up to {STATIC_MAX_LEVEL}; expected a build \
+             without --release"
+        );
+    }
 }
 
 /// Number of lines of the process log lost, because stderr was slow or a write failed.
@@ -205,6 +225,20 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_level_that_was_not_built_is_named() {
+        for (text, missing) in [
+            ("debug", None),
+            ("info,tidegate_gateway=debug", None),
+            ("trace", Some(LevelFilter::TRACE)),
+            ("info,h2=trace", Some(LevelFilter::TRACE)),
+        ] {
+            let filter = parse_filter(text).unwrap();
+            assert_eq!(missing_level(&filter, LevelFilter::DEBUG), missing, "{text}");
+            assert_eq!(missing_level(&filter, LevelFilter::TRACE), None, "{text}");
+        }
+    }
 
     #[test]
     fn libraries_are_limited_unless_the_filter_names_them() {
