@@ -162,9 +162,15 @@ fn a_hung_redis_counts_no_permit_twice() {
         });
         for _ in 0..40 {
             clock.advance(Duration::from_millis(50));
+            // Fewer while workers that the machine keeps waiting are late to renew.
             let taken = permits_in_use(&gateway, "in_flight");
-            assert_eq!(taken, Some(20), "{workers} workers, {hangs} ms");
+            assert!(taken <= Some(20), "{workers} workers, {hangs} ms: {taken:?}");
         }
+        gateway.while_time_passes(|| {
+            eventually("every permit is still counted", || {
+                permits_in_use(&gateway, "in_flight") == Some(20)
+            });
+        });
         latch.release("/long");
         assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
         eventually("every permit is free", || permits_in_use(&gateway, "in_flight") == Some(0));
