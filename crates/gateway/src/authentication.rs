@@ -29,9 +29,12 @@ use tidegate_charge::Limit;
 use tidegate_http1::{FieldSink as _, Fields};
 use tidegate_identity::{Caller, OwnedConsumer};
 use tidegate_rules::error::{AuthOutage, FailedAuthentication, GatewayError};
-use tidegate_rules::plan::{RequestAttributes, RequestView, RoutePlan, SubjectDetails};
+use tidegate_rules::plan::{
+    DeferredDecision, RequestAttributes, RequestView, RouteDecision, SubjectDetails,
+};
 use tidegate_rules::snapshot::Route;
 use tidegate_system::client_usage::HeldReply;
+use tidegate_usage::RequestMembers;
 
 use super::{
     Gateway, Peer,
@@ -75,6 +78,14 @@ impl PendingIdentity {
     fn new(proof: PendingProof, max_failures: Option<Arc<Limit>>, auth: &RouteAuth) -> Self {
         Self { proof, max_failures, refused: Arc::clone(auth.refusal()) }
     }
+}
+
+/// A decision that is to be completed, and what it depends on besides the consumer.
+pub(super) struct Completion<'r> {
+    pub(super) route: &'r Route,
+    /// The members of the request's body, if the route's limits read them.
+    pub(super) body: Option<&'r RequestMembers>,
+    pub(super) deferred: DeferredDecision,
 }
 
 impl Gateway {
@@ -367,31 +378,28 @@ impl Gateway {
         Some(Caller::authenticated(request.ledger.consumer(), client, prefix, secret))
     }
 
-    /// Completes the plan of a request whose consumer is known.
+    /// Completes the decision on a request whose consumer is known, and whose body was read if its
+    /// route's limits read it.
     ///
     /// # Errors
     ///
     /// The consumer may not use the route, its plan blocks a limit, or a limit's key or cost cannot
     /// be read.
-    pub(super) fn complete_plan(
+    pub(super) fn complete(
         &self,
         peer: &Peer,
         request: &RequestContext,
-        route: &Route,
-        plan: &mut RoutePlan,
-    ) -> Result<(), GatewayError> {
-        if route.inspection.is_some() {
-            // `inspect_body` completes it, when the body was read.
-            return plan.check_consumer(route, request.ledger.consumer());
-        }
+        completion: Completion<'_>,
+    ) -> Result<RouteDecision, GatewayError> {
+        let Completion { route, body, deferred } = completion;
         let snapshot = &request.rules().snapshot;
         let input = self.decision_input(peer);
         let (view, path) = (RequestView::of(&request.head), Cow::Borrowed(request.path()));
         let attributes = RequestAttributes::of_normalized(snapshot, &input.source, view, path);
         let prefix = snapshot.identity.ipv6_prefix;
-        let details = SubjectDetails { consumer: request.ledger.consumer(), body: None };
+        let details = SubjectDetails { consumer: request.ledger.consumer(), body };
         attributes.with_details(route, prefix, details, |subject| {
-            plan.complete(route, subject, input.key_secret)
+            deferred.complete(route, subject, input.key_secret)
         })
     }
 }

@@ -7,16 +7,17 @@ use tidegate_http1::RequestHead;
 use tidegate_identity::Caller;
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::plan::{
-    Admission, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep, RequestDecision,
-    RequestSource, RequestView, RoutePlan, decide, refused_admission,
+    Admission, AskedSource, BodyAccess, CallerBucket, DecisionInput, DecisionProgress, NextStep,
+    PendingDecision, RequestDecision, RequestSource, RequestView, RouteDecision, decide,
+    refused_admission,
 };
 use tidegate_rules::respond::LocalReply;
 use tidegate_rules::snapshot::OverridesAt;
 
 use super::{
     Gateway, Peer,
-    admission::{Admittance, TurnClaim},
-    authentication::PendingIdentity,
+    admission::Admittance,
+    authentication::Completion,
     context::RequestContext,
     cors,
     rules::{WorkerRoute, WorkerRules},
@@ -24,36 +25,23 @@ use super::{
 use crate::metrics::AuthRejection;
 
 /// The result of the checks that precede the limits.
-pub(super) enum CheckOutcome<'n> {
+pub(super) enum CheckOutcome {
     /// The gateway answers the request itself.
     Answered(LocalReply),
     /// The request's limits are charged, and its route's action follows.
-    Admitted(AdmittedRequest<'n>),
-    /// Who sends the request is found out by a wait.
-    Unidentified(PendingIdentity),
-    /// It is the turn of its caller in the waiting room; whether a place is free is found out by a
-    /// wait.
-    ClaimsPlace(PendingPlace),
+    Admitted(AdmittedRequest),
 }
 
-/// A request that the throttle admits if a place is free.
-pub(super) struct PendingPlace {
-    claim: TurnClaim,
-    /// The result of its authentication.
-    identified: Result<(), GatewayError>,
-}
-
-/// A request that the throttle has admitted: its route, and what is to be charged.
-pub(super) struct AdmittedRequest<'n> {
+/// A request that all checks before its limits have admitted.
+pub(super) struct AdmittedRequest {
     pub(super) route: Rc<WorkerRoute>,
-    pub(super) plan: &'n mut RoutePlan,
+    /// The caller, if the throttle applies.
+    pub(super) caller: Option<Caller>,
+    pub(super) decision: RouteDecision,
 }
 
 /// Records what the access log says of the checks.
-fn record_admission(
-    request: &mut RequestContext,
-    checked: &Result<CheckOutcome<'_>, GatewayError>,
-) {
+fn record_admission(request: &mut RequestContext, checked: &Result<CheckOutcome, GatewayError>) {
     request.ledger.admission = match checked {
         Ok(_) => Admission::Unlimited,
         Err(error) => refused_admission(error),
@@ -65,6 +53,29 @@ fn record_admission(
         && let Some(rejection) = auth_rejection(error)
     {
         request.ledger.counters().auth_rejected[rejection as usize].add(1);
+    }
+}
+
+/// The error of a request whose credentials are refused, if the throttle's refusal comes before
+/// it.
+///
+/// # Errors
+///
+/// The refusal comes before the throttle's: the address has failed too often, or a signed token is
+/// not valid.
+fn refused_at_once(
+    request: &mut RequestContext,
+    error: GatewayError,
+) -> Result<GatewayError, GatewayError> {
+    match error {
+        GatewayError::TooManyFailures(blocked) => {
+            request.ledger.refused_by.push(Arc::clone(&blocked.limit));
+            Err(GatewayError::TooManyFailures(blocked))
+        }
+        GatewayError::Unauthenticated(failed) if failed.refused.reason.is_of_token() => {
+            Err(GatewayError::Unauthenticated(failed))
+        }
+        error => Ok(error),
     }
 }
 
@@ -126,29 +137,46 @@ impl Gateway {
     ///
     /// # Errors
     /// The request is refused.
-    pub(super) fn check<'n>(
+    pub(super) async fn check(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        next: &'n mut NextStep,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        let checked = match next {
-            NextStep::Answer(answer) => Ok(CheckOutcome::Answered(cors::answer(answer, request))),
-            NextStep::Refuse(refusal) => {
-                self.count_caller(refusal.caller.as_ref());
-                if matches!(refusal.error, GatewayError::UntrustedAsker) {
-                    self.warn_of_asker(peer);
-                }
-                // Nothing reads the refusal after this.
-                let read_twice = GatewayError::Bug("a refusal is read twice");
-                Err(std::mem::replace(&mut refusal.error, read_twice))
-            }
-            // It was read, and what follows took its place.
-            NextStep::ReadCheck(_) => Err(GatewayError::Bug("a check is not read")),
-            NextStep::Proceed(plan) => self.enter_route(peer, request, plan),
-        };
+        next: NextStep,
+    ) -> Result<CheckOutcome, GatewayError> {
+        let checked = self.follow(peer, request, next).await;
         record_admission(request, &checked);
         checked
+    }
+
+    async fn follow(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        mut next: NextStep,
+    ) -> Result<CheckOutcome, GatewayError> {
+        loop {
+            match next {
+                NextStep::Answer(answer) => {
+                    return Ok(CheckOutcome::Answered(cors::answer(&answer, request)));
+                }
+                NextStep::Refuse(refusal) => {
+                    self.count_caller(refusal.caller.as_ref());
+                    if matches!(refusal.error, GatewayError::UntrustedAsker) {
+                        self.warn_of_asker(peer);
+                    }
+                    return Err(refusal.error);
+                }
+                // Boxed, as every wait here, so that other requests do not carry its state. A
+                // message is read once: a second time the body has none, which is a refusal.
+                NextStep::ReadCheck(door) => {
+                    next = Box::pin(self.read_check(peer, request, door)).await;
+                }
+                NextStep::Proceed(pending) => {
+                    let admitted = self.enter_route(peer, request, pending).await;
+                    return admitted.map(CheckOutcome::Admitted);
+                }
+            }
+        }
     }
 
     #[cold]
@@ -159,132 +187,57 @@ impl Gateway {
         });
     }
 
-    /// Goes on with a request whose sender was not known without a wait.
-    ///
-    /// # Errors
-    /// The request is refused.
-    pub(super) async fn check_identity<'n>(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        next: &'n mut NextStep,
-        pending: PendingIdentity,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        let NextStep::Proceed(plan) = next else {
-            return Err(GatewayError::Bug("a request that does not proceed is checked"));
-        };
-        let route = Rc::clone(&request.rules().routes[plan.route]);
-        let Some(auth) = route.settings.auth.as_deref() else {
-            return Err(GatewayError::Bug("a route without `auth` authenticates"));
-        };
-        let identified = self.verify(peer, request, auth, pending).await;
-        let checked = self.admit_identified(peer, request, plan, identified);
-        record_admission(request, &checked);
-        checked
-    }
-
     /// Runs the checks that need state, in this order: the number of requests in flight from the
-    /// client's address, the throttle, the refusal that the plan postponed until after the
-    /// throttle, and on a route with `auth` who sends the request (`authentication.rs`).
-    fn enter_route<'n>(
+    /// client's address; on a route with `auth` who sends the request (`authentication.rs`); the
+    /// throttle; the refusals that come after the throttle's own; and what depends on the consumer
+    /// or the body.
+    async fn enter_route(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        plan: &'n mut RoutePlan,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        self.count_caller(plan.caller.as_ref());
+        mut pending: PendingDecision,
+    ) -> Result<AdmittedRequest, GatewayError> {
+        self.count_caller(pending.caller.as_ref());
         self.count_in_flight(request)?;
-        let route = Rc::clone(&request.rules().routes[plan.route]);
+        let route = Rc::clone(&request.rules().routes[pending.route]);
         request.client.state().set_request_timeout(route.settings.timeouts.request);
-        let Some(auth) = route.settings.auth.as_deref() else {
-            return self.admit_caller(peer, request, plan, Ok(()));
+        let identified = match route.settings.auth.as_deref() {
+            None => Ok(()),
+            Some(auth) => {
+                let identified = match self.identify(peer, request, auth) {
+                    Ok(None) => Ok(()),
+                    Ok(Some(proof)) => Box::pin(self.verify(peer, request, auth, proof)).await,
+                    Err(error) => Err(refused_at_once(request, error)?),
+                };
+                if route.settings.throttle {
+                    pending.caller = self.authenticated_caller(request);
+                    self.count_caller(pending.caller.as_ref());
+                }
+                identified
+            }
         };
-        match self.identify(peer, request, auth) {
-            Ok(Some(pending)) => Ok(CheckOutcome::Unidentified(pending)),
-            Ok(None) => self.admit_identified(peer, request, plan, Ok(())),
-            Err(GatewayError::TooManyFailures(blocked)) => {
-                request.ledger.refused_by.push(Arc::clone(&blocked.limit));
-                Err(GatewayError::TooManyFailures(blocked))
-            }
-            Err(GatewayError::Unauthenticated(failed)) if failed.refused.reason.is_of_token() => {
-                Err(GatewayError::Unauthenticated(failed))
-            }
-            Err(error) => self.admit_identified(peer, request, plan, Err(error)),
-        }
-    }
-
-    /// Runs the checks of a request on a route with `auth` that follow its authentication. The
-    /// throttle checks the consumer; the refusal of wrong credentials comes after the throttle's
-    /// own.
-    fn admit_identified<'n>(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        plan: &'n mut RoutePlan,
-        identified: Result<(), GatewayError>,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        if request.rules().routes[plan.route].settings.throttle {
-            plan.caller = self.authenticated_caller(request);
-            self.count_caller(plan.caller.as_ref());
-        }
-        self.admit_caller(peer, request, plan, identified)
-    }
-
-    /// Checks the throttle, and what follows it.
-    fn admit_caller<'n>(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        plan: &'n mut RoutePlan,
-        identified: Result<(), GatewayError>,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        if let Some(caller) = &plan.caller
+        let caller = pending.caller.take();
+        if let Some(caller) = &caller
             && let Admittance::ClaimsPlace(claim) = self.admit(request, caller)?
         {
-            return Ok(CheckOutcome::ClaimsPlace(PendingPlace { claim, identified }));
+            Box::pin(self.take_place(request, claim)).await?;
         }
-        self.pass_throttle(peer, request, plan, identified)
-    }
-
-    /// Goes on with a request whose caller's turn in the waiting room has come.
-    ///
-    /// # Errors
-    /// The request is refused.
-    pub(super) async fn claim_place<'n>(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        next: &'n mut NextStep,
-        pending: PendingPlace,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        let NextStep::Proceed(plan) = next else {
-            return Err(GatewayError::Bug("a request that does not proceed is checked"));
-        };
-        let taken = self.take_place(request, pending.claim).await;
-        let checked =
-            taken.and_then(|()| self.pass_throttle(peer, request, plan, pending.identified));
-        record_admission(request, &checked);
-        checked
-    }
-
-    /// Runs the checks after the throttle: the refusal that the plan postponed until then, and on a
-    /// route with `auth` that of wrong credentials.
-    fn pass_throttle<'n>(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        plan: &'n mut RoutePlan,
-        identified: Result<(), GatewayError>,
-    ) -> Result<CheckOutcome<'n>, GatewayError> {
-        if let Some(refused) = plan.refused_after_throttle.take() {
-            return Err(refused);
-        }
+        let progress = pending.after_throttle()?;
         identified?;
-        let route = Rc::clone(&request.rules().routes[plan.route]);
-        if route.settings.auth.is_some() {
-            self.complete_plan(peer, request, &route.settings, plan)?;
-        }
-        Ok(CheckOutcome::Admitted(AdmittedRequest { route, plan }))
+        let decision = match progress {
+            DecisionProgress::Whole(decision) => decision,
+            DecisionProgress::Deferred(deferred) => match &route.settings.inspection {
+                None => {
+                    let completion = Completion { route: &route.settings, body: None, deferred };
+                    self.complete(peer, request, completion)?
+                }
+                Some(inspection) => {
+                    let read = self.inspect_body(peer, request, &route, inspection, deferred);
+                    Box::pin(read).await?
+                }
+            },
+        };
+        Ok(AdmittedRequest { route, caller, decision })
     }
 
     /// Counts the request for its client's address until its response ends. This also bounds the

@@ -39,10 +39,10 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest<'_>,
+        admitted: &AdmittedRequest,
         upstream: &Upstream,
     ) -> Result<DraftResponse, GatewayError> {
-        let AdmittedRequest { route, plan } = admitted;
+        let AdmittedRequest { route, decision, .. } = admitted;
         let servers = match &upstream.kind {
             UpstreamKind::Fixed(fixed) => {
                 return Ok(DraftResponse::Local(respond::fixed_reply(fixed)));
@@ -79,7 +79,7 @@ impl Gateway {
             client: &*client,
             client_address,
             proxied: peer.proxied,
-            target_key: plan.target_key.map(TargetKey),
+            target_key: decision.target_key.map(TargetKey),
             trace: tracing.sampled(),
             holder,
         };

@@ -1,10 +1,10 @@
 //! [`Gateway::handle`]: the path of one request, from its head to the head of its response.
 
-use std::{rc::Rc, sync::Arc};
+use std::rc::Rc;
 
 use tidegate_http1::RequestHead;
-use tidegate_rules::error::{AuthOutage, GatewayError};
-use tidegate_rules::plan::{Admission, NextStep, RequestDecision};
+use tidegate_rules::error::GatewayError;
+use tidegate_rules::plan::{Admission, RequestDecision};
 use tidegate_rules::respond;
 use tidegate_rules::snapshot::{Action, Route};
 use tidegate_trace::ChildSpanKind;
@@ -43,38 +43,16 @@ impl Gateway {
             return self.respond_to_challenge(peer, head, client, body);
         }
         let mut request = self.begin(self.rules(), peer, head, client);
-        // It is large, so it is changed in place and never moved.
         let mut decision = self.decide(&request.ledger.rules, peer, &request.head);
         self.apply_decision(peer, &mut request, &mut decision);
-        let next = &mut decision.next;
-        if let NextStep::ReadCheck(door) = *next {
-            // Boxed, so that other requests do not carry its state.
-            *next = Box::pin(self.read_check(peer, &mut request, door)).await;
-        }
         let mut limits = ChargedLimits::new();
-        // Boxed, as the counting of failures is, so that other requests do not carry its state.
-        let checked = match self.check(peer, &mut request, next) {
-            Ok(CheckOutcome::Unidentified(pending)) => {
-                Box::pin(self.check_identity(peer, &mut request, next, pending)).await
-            }
-            checked => checked,
-        };
-        let checked = match checked {
-            Ok(CheckOutcome::ClaimsPlace(pending)) => {
-                Box::pin(self.claim_place(peer, &mut request, next, pending)).await
-            }
-            checked => checked,
-        };
-        let outcome = match checked {
+        let outcome = match self.check(peer, &mut request, decision.next).await {
             Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckOutcome::Admitted(mut admitted)) => {
-                self.serve(peer, &mut request, &mut admitted, &mut limits).await
-            }
-            // A request waits once for each.
-            Ok(CheckOutcome::Unidentified(_) | CheckOutcome::ClaimsPlace(_)) => {
-                Err(GatewayError::CannotAuthenticate(AuthOutage::Service))
+            Ok(CheckOutcome::Admitted(admitted)) => {
+                self.serve(peer, &mut request, &admitted, &mut limits).await
             }
             Err(error) if error.counted_by().is_some() => {
+                // Boxed, so that other requests do not carry its state.
                 Err(Box::pin(self.count_failure(&mut request, error)).await)
             }
             Err(error) => Err(error),
@@ -166,17 +144,13 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &mut AdmittedRequest<'_>,
+        admitted: &AdmittedRequest,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
-        let settings = Arc::clone(&admitted.route.settings);
-        if let Some(inspection) = &settings.inspection {
-            // Boxed, so that other requests do not carry its state.
-            Box::pin(self.inspect_body(peer, request, admitted, inspection)).await?;
-        }
-        let AdmittedRequest { route, plan } = &*admitted;
-        if !plan.charges.is_empty() {
-            limits.extend(route.charged_limits(&plan.charges));
+        let AdmittedRequest { route, caller, decision } = admitted;
+        let settings = &route.settings;
+        if !decision.charges.is_empty() {
+            limits.extend(route.charged_limits(&decision.charges));
             let admission = self.charge(request, limits).await;
             request.ledger.admission = admission;
             match admission {
@@ -203,8 +177,9 @@ impl Gateway {
         let response = match &route.settings.action {
             Action::Upstream(upstream) => self.forward(peer, request, admitted, upstream).await?,
             Action::Status(limits) => {
-                let planned = plan.status.as_deref();
-                let planned = planned.ok_or(GatewayError::Bug("a status route has no plan"))?;
+                let planned = decision.status.as_deref();
+                let planned =
+                    planned.ok_or(GatewayError::Bug("nothing is decided on a status route"))?;
                 let reported = self.quota_status(limits, planned).await;
                 if reported.is_err() {
                     request.ledger.admission = Admission::Unknown;
@@ -223,7 +198,7 @@ impl Gateway {
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        if let Some(caller) = plan.caller.as_ref().filter(|_| has_checked_caller(&route.settings)) {
+        if let Some(caller) = caller.as_ref().filter(|_| has_checked_caller(settings)) {
             self.record_activity(request, caller, response.status());
         }
         Ok(response)

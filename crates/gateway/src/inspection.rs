@@ -5,7 +5,6 @@
 //! looked at while it is forwarded: a member that limits have read must not come a second time.
 
 use std::{
-    borrow::Cow,
     cell::RefCell,
     rc::Rc,
     sync::Arc,
@@ -14,7 +13,7 @@ use std::{
 
 use tidegate_http1::{BodyEncoder, BodyLength, Fields};
 use tidegate_rules::error::GatewayError;
-use tidegate_rules::plan::{RequestAttributes, RequestView, SubjectDetails, refused_admission};
+use tidegate_rules::plan::{DeferredDecision, RouteDecision, check_consumer};
 use tidegate_rules::snapshot::Inspection;
 use tidegate_system::client_usage::{ClientHandle, UsageCount};
 use tidegate_transport::connection_state::Wait;
@@ -24,7 +23,7 @@ use tidegate_transport::{
 use tidegate_usage::{JsonPath, RequestMembers, RequestScanner, UnreadableBody};
 
 use super::{
-    Gateway, Peer, checks::AdmittedRequest, context::RequestContext, forward::body_error,
+    Gateway, Peer, authentication::Completion, context::RequestContext, forward::body_error,
     rules::WorkerRoute,
 };
 
@@ -37,42 +36,30 @@ const MAX_BYTES: u64 = 512 << 20;
 const MAX_READS_PER_POLL: usize = 8;
 
 impl Gateway {
-    /// Reads the members of the request's body that the limits of its route need, and completes its
-    /// plan with them. The body is then forwarded from `request.client`.
+    /// Reads the members of the request's body that the limits of its route need, and completes the
+    /// decision with them. The body is then forwarded from `request.client`.
     ///
     /// # Errors
     ///
-    /// The body is no JSON, is ambiguous, is too long, or did not arrive; or a limit's key or cost
-    /// cannot be read.
+    /// The consumer may not use the route; the body is no JSON, is ambiguous, is too long, or did
+    /// not arrive; or a limit's key or cost cannot be read.
     pub(super) async fn inspect_body(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &mut AdmittedRequest<'_>,
+        route: &WorkerRoute,
         inspection: &Inspection,
-    ) -> Result<(), GatewayError> {
+        deferred: DeferredDecision,
+    ) -> Result<RouteDecision, GatewayError> {
+        // Before the body of a consumer that may not use the route is read.
+        check_consumer(&route.settings, request.ledger.consumer())?;
         let held = HeldBytes::new(&self.shared.inspected_bytes, &request.usage);
-        let members = read_members(request, &admitted.route, inspection, held).await;
-        if let (Ok(members), Some(path)) = (&members, &inspection.call_id) {
+        let members = read_members(request, route, inspection, held).await?;
+        if let Some(path) = &inspection.call_id {
             request.call_id = members.get(path).as_json().map(Into::into);
         }
-        let completed = members.and_then(|members| {
-            let snapshot = &request.rules().snapshot;
-            let input = self.decision_input(peer);
-            let (view, path) = (RequestView::of(&request.head), Cow::Borrowed(request.path()));
-            let attributes = RequestAttributes::of_normalized(snapshot, &input.source, view, path);
-            let prefix = snapshot.identity.ipv6_prefix;
-            let details =
-                SubjectDetails { consumer: request.ledger.consumer(), body: Some(&members) };
-            let route = &admitted.route.settings;
-            attributes.with_details(route, prefix, details, |subject| {
-                admitted.plan.complete(route, subject, input.key_secret)
-            })
-        });
-        if let Err(error) = &completed {
-            request.ledger.admission = refused_admission(error);
-        }
-        completed
+        let completion = Completion { route: &route.settings, body: Some(&members), deferred };
+        self.complete(peer, request, completion)
     }
 }
 

@@ -120,11 +120,11 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &RequestContext,
-        admitted: &AdmittedRequest<'_>,
+        admitted: &AdmittedRequest,
         mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
-        let AdmittedRequest { route, plan } = admitted;
+        let AdmittedRequest { route, decision, .. } = admitted;
         let (head, Some(balancer)) = (&request.head, &route.mirror) else { return Ok(None) };
         if self.mirrors.draw(100) >= u64::from(mirror.share) || grpc::is_grpc(&head.fields) {
             return Ok(None);
@@ -159,7 +159,9 @@ impl Gateway {
             outgoing,
             client_address: request.usage.address(),
             proxied: peer.proxied,
-            target_key: TargetKey(plan.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX))),
+            target_key: TargetKey(
+                decision.target_key.unwrap_or_else(|| self.mirrors.draw(u64::MAX)),
+            ),
             copied,
             outcome,
         };

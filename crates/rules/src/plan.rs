@@ -53,8 +53,9 @@ pub use self::{
     admission::Admission,
     asked::{AskedRequest, AskedSource, QuestionForm},
     decision::{
-        BodyAccess, DecisionInput, LocalAnswer, NextStep, RefusedRoute, RequestDecision,
-        RequestRefusal, RoutePlan, decide, refused_admission,
+        BodyAccess, DecisionInput, DecisionProgress, DeferredDecision, LocalAnswer, NextStep,
+        PendingDecision, RefusedRoute, RequestDecision, RequestRefusal, RouteDecision,
+        check_consumer, decide, refused_admission,
     },
     location::PublicUrl,
     request_source::{CallerBucket, RequestSource},

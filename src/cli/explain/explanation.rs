@@ -20,9 +20,9 @@ use crate::grpc;
 use crate::http1::{DescriptionError, Fields, RequestHead};
 use crate::identity::{Consumer, OwnedConsumer};
 use crate::plan::{
-    self, Admission, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput, NextStep,
-    QuestionForm, RefusedRoute, RequestAttributes, RequestDecision, RequestRefusal, RequestSource,
-    RequestView, RoutePlan, RoutedRequest, SubjectDetails,
+    self, Admission, AskedRequest, AskedSource, BodyAccess, CallerBucket, DecisionInput,
+    DecisionProgress, NextStep, QuestionForm, RefusedRoute, RequestAttributes, RequestDecision,
+    RequestRefusal, RequestSource, RequestView, RoutedRequest, SubjectDetails,
 };
 use crate::respond::{self, ApiError, ErrorForm, ErrorStyle, HeaderReader};
 use crate::sensitive::mask_url;
@@ -238,28 +238,32 @@ impl Explanation {
         self.throttle = route.throttle && has_throttle && !is_denied;
         let waiting_room = WaitingTurn::of(snapshot, &next, details.consumer);
         self.waiting_room = waiting_room.filter(|_| self.throttle);
-        let NextStep::Proceed(mut plan) = next else { return self.follow(next, snapshot, head) };
+        let NextStep::Proceed(pending) = next else { return self.follow(next, snapshot, head) };
+        let progress = pending.after_throttle()?;
         if let Some(error) = unauthenticated {
-            return Err(plan.refused_after_throttle.take().unwrap_or(error));
+            return Err(error);
         }
         let members = request.members(route).map_err(GatewayError::UnreadableBody)?;
         let details = SubjectDetails { body: Some(&members), ..details };
-        let charges = attributes.with_details(route, prefix, details, |subject| {
-            if route.auth.is_some() || route.inspection.is_some() {
-                plan.complete(route, subject, overrides.secret)?;
+        let decided = match progress {
+            DecisionProgress::Whole(decision) => Ok(decision),
+            DecisionProgress::Deferred(deferred) => {
+                attributes.with_details(route, prefix, details, |subject| {
+                    deferred.complete(route, subject, overrides.secret)
+                })
             }
-            Ok(std::mem::take(&mut plan.charges))
-        });
-        let charges = charges.inspect_err(|error| {
-            self.decision = plan::refused_admission(error).label();
-        })?;
+        };
+        let decision = self.noted(decided)?;
         let limits = attributes.with_details(route, prefix, details, |subject| {
-            limit_charges(route, subject, &charges, overrides.secret)
+            limit_charges(route, subject, &decision.charges, overrides.secret)
         });
-        let limits = limits.inspect_err(|error| {
-            self.decision = plan::refused_admission(error).label();
-        })?;
-        self.trace_route(snapshot, plan, limits, routed, now)
+        let limits = self.noted(limits)?;
+        self.trace_route(snapshot, decision.target_key, limits, routed, now)
+    }
+
+    /// Records what the access log would say of a refusal.
+    fn noted<T>(&mut self, decided: Result<T, GatewayError>) -> Result<T, GatewayError> {
+        decided.inspect_err(|error| self.decision = plan::refused_admission(error).label())
     }
 
     /// Records that a proxy asks about a request. Returns the head of that one.
@@ -330,7 +334,7 @@ impl Explanation {
     fn trace_route(
         &mut self,
         snapshot: &Snapshot,
-        plan: RoutePlan,
+        target_key: Option<u64>,
         mut limits: Vec<LimitCharge<'_>>,
         routed: RoutedRequest<'_>,
         now: StoreTime,
@@ -340,9 +344,6 @@ impl Explanation {
         let uncounted =
             names.filter(|name| limits.iter().all(|own| own.charge.limit.name() != *name));
         self.unlimited = uncounted.map(ToString::to_string).collect();
-        if let Some(error) = plan.refused_after_throttle {
-            return Err(error);
-        }
         self.decision = Admission::Unlimited.label();
         if !limits.is_empty() {
             let admitted = charge(&mut limits, now);
@@ -399,7 +400,7 @@ impl Explanation {
                 self.priority = has_queue.then_some(priority.number());
                 self.targets = servers.targets.iter().map(|own| own.target.to_string()).collect();
                 if let Some((target, reason)) =
-                    chosen_target(servers, TargetKey(plan.target_key.unwrap_or_default()))
+                    chosen_target(servers, TargetKey(target_key.unwrap_or_default()))
                 {
                     (self.target, self.target_reason) = (Some(target), Some(reason));
                 }

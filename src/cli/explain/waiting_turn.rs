@@ -31,7 +31,7 @@ impl WaitingTurn {
     ) -> Option<Self> {
         let settings = snapshot.throttle.as_ref()?.waiting_room?;
         let caller = match next {
-            NextStep::Proceed(plan) => plan.caller.as_ref(),
+            NextStep::Proceed(pending) => pending.caller.as_ref(),
             NextStep::Refuse(RequestRefusal { caller, .. }) => caller.as_ref(),
             NextStep::Answer(_) | NextStep::ReadCheck(_) => None,
         };

@@ -7,13 +7,14 @@ use http::Method;
 
 use super::ConfigReplay;
 use crate::{
-    auth::WithoutCredentials,
+    auth::{RouteAuth, WithoutCredentials},
     error::GatewayError,
     http1::{BodyLength, Fields, RareFields, RequestHead, is_origin_form},
-    identity::{Caller, CredentialSource},
+    identity::{Caller, Consumer, CredentialSource},
     plan::{
-        self, Admission, AskedSource, BodyAccess, DecisionInput, LocalAnswer, NextStep,
-        RefusedRoute, RequestAttributes, RequestSource, RequestView, RoutePlan, SubjectDetails,
+        self, Admission, AskedSource, BodyAccess, DecisionInput, DecisionProgress, LocalAnswer,
+        NextStep, PendingDecision, RefusedRoute, RequestAttributes, RequestSource, RequestView,
+        RouteDecision, SubjectDetails,
     },
     replay::{
         line::LogLine,
@@ -35,6 +36,15 @@ pub(in crate::replay) struct LoggedRequest<'r> {
     pub(in crate::replay) headers: &'r Fields,
     /// The logged token.
     pub(in crate::replay) sources: &'r [CredentialSource],
+}
+
+/// The decision on a logged request on its route.
+struct LoggedDecision {
+    /// The route's index in the snapshot.
+    route: usize,
+    /// The caller, if the throttle applies.
+    caller: Option<Caller>,
+    decision: RouteDecision,
 }
 
 /// A request planned under one configuration. Its charges are stored separately, together with
@@ -189,19 +199,11 @@ impl ConfigReplay {
                 }
                 _ => PlannedRequest::AnsweredByGateway(refusal.error.status().as_u16()),
             },
-            NextStep::Proceed(mut plan) => {
-                if let Some(refused) = self.authenticate(request, view, path, &mut plan, &input) {
-                    return refused;
+            NextStep::Proceed(pending) => {
+                match self.decide_on_route(request, view, path, pending, &input) {
+                    Err(refused) => refused,
+                    Ok(own) => self.plan_routed(request, own, planned_charges),
                 }
-                let costs = self.apply_costs(request, &mut plan);
-                let (route, count) = (plan.route as u32, plan.charges.len() as u32);
-                planned_charges.append(&mut plan.charges);
-                let caller = plan.caller.as_ref().map(|caller| {
-                    let settings = &self.snapshot.routes[plan.route];
-                    let head_start = self.head_start(settings, &request.line.consumer);
-                    QueuedCaller::new(caller, head_start)
-                });
-                PlannedRequest::Routed { route, planned_charges: count, status, costs, caller }
             }
         }
     }
@@ -217,46 +219,85 @@ impl ConfigReplay {
         found.map_or(AskedSource::Question, AskedSource::Logged)
     }
 
-    /// Completes the plan on a route with `auth` for the logged consumer; returns what becomes of
-    /// the request if it is refused. Credentials are not in the log, so a request without a
-    /// consumer is undecided if it needs one.
-    fn authenticate(
+    /// Plans a request that its route admits, with the costs of the line.
+    fn plan_routed(
+        &self,
+        request: &LoggedRequest<'_>,
+        own: LoggedDecision,
+        planned_charges: &mut PlannedCharges,
+    ) -> PlannedRequest {
+        let mut charges = own.decision.charges;
+        let route = &self.snapshot.routes[own.route];
+        let costs = apply_costs(route, request, &mut charges);
+        let caller = own.caller.as_ref().map(|caller| {
+            QueuedCaller::new(caller, self.head_start(route, &request.line.consumer))
+        });
+        let (route, planned) = (own.route as u32, charges.len() as u32);
+        planned_charges.append(&mut charges);
+        let status = request.line.status;
+        PlannedRequest::Routed { route, planned_charges: planned, status, costs, caller }
+    }
+
+    /// Decides on the route for the logged consumer; returns what becomes of the request if it is
+    /// refused.
+    fn decide_on_route(
         &self,
         request: &LoggedRequest<'_>,
         view: RequestView<'_>,
         path: Option<Box<str>>,
-        plan: &mut RoutePlan,
+        mut pending: PendingDecision,
         input: &DecisionInput<'_>,
-    ) -> Option<PlannedRequest> {
-        let route = &self.snapshot.routes[plan.route];
-        let auth = route.auth.as_ref()?;
-        let name = &*request.line.consumer;
-        let consumer = match (name, auth.without_credentials()) {
-            ("", WithoutCredentials::Proceed) => None,
-            ("", WithoutCredentials::Refuse) => return Some(PlannedRequest::Undecided),
-            _ => match auth.named(name, &self.consumers) {
-                Ok(consumer) => Some(consumer),
-                Err(_) => return Some(PlannedRequest::AnsweredByGateway(401)),
-            },
+    ) -> Result<LoggedDecision, PlannedRequest> {
+        let index = pending.route;
+        let route = &self.snapshot.routes[index];
+        let refused = |error: GatewayError| match plan::refused_admission(&error) {
+            Admission::Denied => PlannedRequest::Denied(index as u32),
+            _ => PlannedRequest::AnsweredByGateway(error.status().as_u16()),
+        };
+        let consumer = match &route.auth {
+            Some(auth) => self.logged_consumer(auth, &request.line.consumer)?,
+            None => None,
         };
         let path = path.map_or(Cow::Borrowed(view.path), |path| Cow::Owned(path.into()));
         let attributes =
             RequestAttributes::of_normalized(&self.snapshot, &input.source, view, path);
         let prefix = self.snapshot.identity.ipv6_prefix;
-        let secret = input.throttle_secret.filter(|_| route.throttle);
-        plan.caller = secret
-            .map(|secret| Caller::authenticated(consumer, attributes.client.ip, prefix, secret));
-        let completed = attributes.with_details(
-            route,
-            prefix,
-            SubjectDetails { consumer, body: None },
-            |subject| plan.complete(route, subject, self.secret),
-        );
-        let error = completed.err()?;
-        Some(match plan::refused_admission(&error) {
-            Admission::Denied => PlannedRequest::Denied(plan.route as u32),
-            _ => PlannedRequest::AnsweredByGateway(error.status().as_u16()),
-        })
+        if route.auth.is_some() {
+            let secret = input.throttle_secret.filter(|_| route.throttle);
+            pending.caller = secret.map(|secret| {
+                Caller::authenticated(consumer, attributes.client.ip, prefix, secret)
+            });
+        }
+        let caller = pending.caller.take();
+        let decision = match pending.after_throttle().map_err(refused)? {
+            DecisionProgress::Whole(decision) => decision,
+            DecisionProgress::Deferred(deferred) => {
+                let details = SubjectDetails { consumer, body: None };
+                let completed = attributes.with_details(route, prefix, details, |subject| {
+                    deferred.complete(route, subject, self.secret)
+                });
+                completed.map_err(refused)?
+            }
+        };
+        Ok(LoggedDecision { route: index, caller, decision })
+    }
+
+    /// The consumer of a line on a route with `auth`; returns what becomes of the request if there
+    /// is none. Credentials are not in the log, so a request without a consumer is undecided if it
+    /// needs one.
+    fn logged_consumer<'a>(
+        &'a self,
+        auth: &'a RouteAuth,
+        name: &'a str,
+    ) -> Result<Option<Consumer<'a>>, PlannedRequest> {
+        match (name, auth.without_credentials()) {
+            ("", WithoutCredentials::Proceed) => Ok(None),
+            ("", WithoutCredentials::Refuse) => Err(PlannedRequest::Undecided),
+            _ => match auth.named(name, &self.consumers) {
+                Ok(consumer) => Ok(Some(consumer)),
+                Err(_) => Err(PlannedRequest::AnsweredByGateway(401)),
+            },
+        }
     }
 
     /// The head start of the logged consumer in the waiting room.
@@ -265,25 +306,28 @@ impl ConfigReplay {
             route.auth.as_ref().and_then(|auth| auth.named(consumer, &self.consumers).ok());
         self.snapshot.head_start(consumer.and_then(|consumer| consumer.plan))
     }
+}
 
-    /// Replaces variable costs by those of the line.
-    fn apply_costs(&self, request: &LoggedRequest<'_>, plan: &mut RoutePlan) -> CostSource {
-        let route = &self.snapshot.routes[plan.route];
-        let mut source = CostSource::Complete;
-        if !route.has_variable_cost {
-            return source;
-        }
-        for charge in &mut plan.charges {
-            let policy = &route.limits[usize::from(charge.limit_index)];
-            if !policy.cost.is_variable() {
-                continue;
-            }
-            let logged = request.line.costs.get(policy.base_name());
-            match logged.and_then(|units| policy.cost.logged(units)) {
-                Some(cost) => charge.cost = cost,
-                None => source = CostSource::Estimated,
-            }
-        }
-        source
+/// Replaces variable costs by those of the line.
+fn apply_costs(
+    route: &Route,
+    request: &LoggedRequest<'_>,
+    charges: &mut PlannedCharges,
+) -> CostSource {
+    let mut source = CostSource::Complete;
+    if !route.has_variable_cost {
+        return source;
     }
+    for charge in charges {
+        let policy = &route.limits[usize::from(charge.limit_index)];
+        if !policy.cost.is_variable() {
+            continue;
+        }
+        let logged = request.line.costs.get(policy.base_name());
+        match logged.and_then(|units| policy.cost.logged(units)) {
+            Some(cost) => charge.cost = cost,
+            None => source = CostSource::Estimated,
+        }
+    }
+    source
 }

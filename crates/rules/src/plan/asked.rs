@@ -15,8 +15,8 @@ use tidegate_http1::{
 use tidegate_route::{ConditionResult, ConditionalRoute, Params};
 
 use super::{
-    DecisionInput, MatchedRoute, NextStep, RefusedRoute, RequestAttributes, RequestDecision,
-    RequestRefusal, RequestSource, RequestView, RoutePlan, check_access, normal_host,
+    DecisionInput, MatchedRoute, NextStep, PendingDecision, RefusedRoute, RequestAttributes,
+    RequestDecision, RequestRefusal, RequestSource, RequestView, check_access, normal_host,
 };
 use crate::error::GatewayError;
 use crate::snapshot::{DecideRules, Doors, Snapshot};
@@ -280,12 +280,8 @@ fn plan_on(
     check_access(route, asked.client).map_err(RequestRefusal::at(refused))?;
     let (params, ipv6_prefix) = (Params::default(), snapshot.identity.ipv6_prefix);
     let matched = MatchedRoute { index, route, request: asked, params, ipv6_prefix };
-    let mut plan = RoutePlan::new(index);
     // The body, if there is one, is not that of the asked request.
-    match plan.read(&matched, input, BodyLength::Known(0)) {
-        Ok(()) => Ok(NextStep::Proceed(plan)),
-        Err(error) => Err(RequestRefusal { error, route: refused, caller: plan.caller }),
-    }
+    PendingDecision::read(&matched, input, BodyLength::Known(0)).map(NextStep::Proceed)
 }
 
 fn refused(request: &RequestAttributes<'_>, refusal: RequestRefusal) -> RequestDecision {

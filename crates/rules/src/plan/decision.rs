@@ -43,8 +43,7 @@ pub struct DecisionInput<'a> {
 /// What is known of a request's body when the request is decided.
 #[derive(Clone, Copy)]
 pub enum BodyAccess<'a> {
-    /// It is read later: [`RoutePlan::complete`] then adds the charges of a route whose limits read
-    /// it.
+    /// It is read later: [`DeferredDecision::complete`] then decides on a route whose limits read it.
     Deferred,
     /// It has these members; `None`: it is not known, and has none.
     Known(Option<&'a RequestMembers>),
@@ -75,9 +74,8 @@ pub enum NextStep {
     /// The body of the request is read, because it has the request that Envoy asks about on the
     /// `decide` route with this index; then the request is decided again.
     ReadCheck(usize),
-    /// The request is admitted by the throttle, charged to its limits, and passed to its route's
-    /// action.
-    Proceed(RoutePlan),
+    /// The request goes on to the throttle, its limits and its route's action.
+    Proceed(PendingDecision),
 }
 
 /// An answer of the gateway for which nothing is charged.
@@ -116,13 +114,34 @@ pub enum RefusedRoute {
     Matched(usize),
 }
 
-/// The plan of a request on its route. On a route with `auth`, it is complete only once it is known
-/// who sends the request: [`RoutePlan::complete`].
-pub struct RoutePlan {
+/// The decision on a request that has found its route, as far as its head decides it. The checks
+/// that need state follow; only the [`RouteDecision`] that comes out of it can be carried out.
+pub struct PendingDecision {
     /// The route's index in the snapshot.
     pub route: usize,
     /// The caller; `None` if the throttle does not apply. On a route with `auth` it is found later.
     pub caller: Option<Caller>,
+    /// The error that refuses the request once the throttle has admitted its caller.
+    refused_after_throttle: Option<GatewayError>,
+    progress: DecisionProgress,
+}
+
+/// How far the head of a request decides what its route does.
+pub enum DecisionProgress {
+    /// It decides all of it.
+    Whole(RouteDecision),
+    /// It depends on who sends the request, on a route with `auth`, or on the request's body, on a
+    /// route whose limits read it.
+    Deferred(DeferredDecision),
+}
+
+/// A decision that needs the request's consumer or its body.
+pub struct DeferredDecision {
+    overrides: Option<OverridesAt>,
+}
+
+/// What a request does on its route: whole, so that it can be charged and carried out.
+pub struct RouteDecision {
     /// The limits to charge, with their keys and costs.
     pub charges: PlannedCharges,
     /// What a `status` route reports; `None` for other routes.
@@ -130,11 +149,6 @@ pub struct RoutePlan {
     /// The hash by which the balancer chooses a target; `None` if it needs no hash, or a part of
     /// the key is ambiguous.
     pub target_key: Option<u64>,
-    /// The error that refuses the request once the throttle has admitted its caller, before a limit
-    /// is charged.
-    pub refused_after_throttle: Option<GatewayError>,
-    /// The overrides, on a route with `auth` until the plan is complete.
-    overrides: Option<OverridesAt>,
 }
 
 impl From<GatewayError> for RequestRefusal {
@@ -186,7 +200,7 @@ impl NextStep {
             Self::Answer(LocalAnswer::Preflight(route)) | Self::ReadCheck(route) => Some(*route),
             Self::Answer(_) => None,
             Self::Refuse(refusal) => refusal.route.index(),
-            Self::Proceed(plan) => Some(plan.route),
+            Self::Proceed(pending) => Some(pending.route),
         }
     }
 }
@@ -306,110 +320,124 @@ fn decide_on_route(
     check_access(matched.route, attributes.client).map_err(RequestRefusal::at(refused))?;
     matched.check_sent_path(snapshot, &input.source)?;
     matched.check_destination(snapshot).map_err(RequestRefusal::at(refused))?;
-    let mut plan = RoutePlan::new(matched.index);
-    match plan.read(&matched, input, length) {
-        Ok(()) => Ok(NextStep::Proceed(plan)),
-        Err(error) => Err(RequestRefusal { error, route: refused, caller: plan.caller }),
-    }
+    PendingDecision::read(&matched, input, length).map(NextStep::Proceed)
 }
 
-impl RoutePlan {
-    pub(super) fn new(route: usize) -> Self {
-        Self {
-            route,
-            caller: None,
-            charges: PlannedCharges::new(),
-            status: None,
-            target_key: None,
-            refused_after_throttle: None,
-            overrides: None,
-        }
-    }
-
-    /// Reads the caller, the charges and the target's key, and checks the body's length.
+impl PendingDecision {
+    /// Decides a request on the route that it has found, and checks the length of its body.
+    ///
+    /// # Errors
+    ///
+    /// A part of the request that identifies its caller is ambiguous, or a limit refuses it without
+    /// a charge.
     #[inline]
     pub(super) fn read(
-        &mut self,
         matched: &MatchedRoute<'_>,
         input: &DecisionInput<'_>,
         length: BodyLength,
-    ) -> Result<(), GatewayError> {
+    ) -> Result<Self, RequestRefusal> {
         let route = matched.route;
         let body = match input.body {
             BodyAccess::Deferred => None,
             BodyAccess::Known(body) => body,
         };
-        let is_deferred = route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
-        if route.auth.is_none() {
+        let awaits_body = route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
+        let mut caller = None;
+        let progress = if route.auth.is_some() {
+            Ok(DecisionProgress::deferred(input))
+        } else {
             matched.with_subject(body, |subject| {
                 if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
-                    let caller = Caller::of(subject, secret, input.key_secret)
-                        .map_err(GatewayError::Ambiguous)?;
-                    self.caller = Some(caller);
+                    let read = Caller::of(subject, secret, input.key_secret);
+                    caller = Some(read.map_err(GatewayError::Ambiguous)?);
                 }
-                if is_deferred {
-                    return Ok(());
+                if awaits_body {
+                    return Ok(DecisionProgress::deferred(input));
                 }
                 let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
-                self.charge_subject(route, subject, ChargeContext { secret, overrides })
-            })?;
-        }
-        if route.auth.is_some() || is_deferred {
-            self.overrides.clone_from(&input.overrides);
-        }
-        if matches!(length, BodyLength::Known(length) if length > route.max_body) {
-            self.refused_after_throttle = Some(GatewayError::BodyTooLong(route.max_body));
-        }
-        Ok(())
+                let context = ChargeContext { secret, overrides };
+                RouteDecision::read(route, subject, context).map(DecisionProgress::Whole)
+            })
+        };
+        let progress = match progress {
+            Ok(progress) => progress,
+            Err(error) => {
+                let route = RefusedRoute::Matched(matched.index);
+                return Err(RequestRefusal { error, route, caller });
+            }
+        };
+        let is_too_long = matches!(length, BodyLength::Known(length) if length > route.max_body);
+        let refused_after_throttle =
+            is_too_long.then_some(GatewayError::BodyTooLong(route.max_body));
+        Ok(Self { route: matched.index, caller, refused_after_throttle, progress })
     }
 
-    /// Reads the charges and the target's key.
-    #[inline]
-    fn charge_subject(
-        &mut self,
-        route: &Route,
-        subject: &Subject<'_>,
-        context: ChargeContext<'_>,
-    ) -> Result<(), GatewayError> {
-        self.charges.clear();
-        add_charges(route, subject, context, &mut self.charges)?;
-        self.status = status_plan(route, subject, context)?;
-        self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
-        Ok(())
-    }
-
-    /// Checks that `route` admits the consumer.
+    /// Goes on once the throttle has admitted the caller.
     ///
     /// # Errors
     ///
-    /// The consumer may not use the route.
-    pub fn check_consumer(
-        &self,
-        route: &Route,
-        consumer: Option<Consumer<'_>>,
-    ) -> Result<(), GatewayError> {
-        if route.auth.as_ref().is_some_and(|auth| !auth.allows(consumer)) {
-            return Err(GatewayError::ConsumerNotAllowed);
+    /// The request is refused, as the head has decided: its body is too long.
+    #[inline]
+    pub fn after_throttle(self) -> Result<DecisionProgress, GatewayError> {
+        match self.refused_after_throttle {
+            Some(error) => Err(error),
+            None => Ok(self.progress),
         }
-        Ok(())
     }
+}
 
-    /// Completes the plan on a `route` with `auth`, once it is known who sends the request, or on a
-    /// route whose limits read the request's body, once it was read: `subject` has its consumer and
-    /// its body.
+impl DecisionProgress {
+    fn deferred(input: &DecisionInput<'_>) -> Self {
+        Self::Deferred(DeferredDecision { overrides: input.overrides.clone() })
+    }
+}
+
+impl DeferredDecision {
+    /// Completes the decision on `route`: `subject` has the request's consumer, and its body on a
+    /// route whose limits read it.
     ///
     /// # Errors
     ///
     /// The consumer may not use the route, its plan or an override blocks a limit, or a limit's key
     /// or cost cannot be read.
     pub fn complete(
-        &mut self,
+        self,
         route: &Route,
         subject: &Subject<'_>,
         secret: KeySecret,
-    ) -> Result<(), GatewayError> {
-        self.check_consumer(route, subject.consumer)?;
-        let overrides = self.overrides.take();
-        self.charge_subject(route, subject, ChargeContext { secret, overrides: overrides.as_ref() })
+    ) -> Result<RouteDecision, GatewayError> {
+        check_consumer(route, subject.consumer)?;
+        let overrides = self.overrides.as_ref();
+        RouteDecision::read(route, subject, ChargeContext { secret, overrides })
     }
+}
+
+impl RouteDecision {
+    /// Reads the charges and the target's key.
+    #[inline]
+    fn read(
+        route: &Route,
+        subject: &Subject<'_>,
+        context: ChargeContext<'_>,
+    ) -> Result<Self, GatewayError> {
+        let mut charges = PlannedCharges::new();
+        add_charges(route, subject, context, &mut charges)?;
+        Ok(Self {
+            charges,
+            status: status_plan(route, subject, context)?,
+            target_key: route.hash_key.as_ref().and_then(|plan| target_key(plan, subject)),
+        })
+    }
+}
+
+/// Checks that `route` admits the consumer.
+///
+/// # Errors
+///
+/// The consumer may not use the route.
+pub fn check_consumer(route: &Route, consumer: Option<Consumer<'_>>) -> Result<(), GatewayError> {
+    if route.auth.as_ref().is_some_and(|auth| !auth.allows(consumer)) {
+        return Err(GatewayError::ConsumerNotAllowed);
+    }
+    Ok(())
 }
