@@ -81,11 +81,11 @@ impl PendingIdentity {
 }
 
 /// A decision that is to be completed, and what it depends on besides the consumer.
-pub(super) struct Completion<'r> {
+pub(super) struct Completion<'r, 'd> {
     pub(super) route: &'r Route,
     /// The members of the request's body, if the route's limits read them.
     pub(super) body: Option<&'r RequestMembers>,
-    pub(super) deferred: DeferredDecision,
+    pub(super) deferred: DeferredDecision<'d>,
 }
 
 impl Gateway {
@@ -385,12 +385,12 @@ impl Gateway {
     ///
     /// The consumer may not use the route, its plan blocks a limit, or a limit's key or cost cannot
     /// be read.
-    pub(super) fn complete(
+    pub(super) fn complete<'d>(
         &self,
         peer: &Peer,
         request: &RequestContext,
-        completion: Completion<'_>,
-    ) -> Result<RouteDecision, GatewayError> {
+        completion: Completion<'_, 'd>,
+    ) -> Result<&'d RouteDecision, GatewayError> {
         let Completion { route, body, deferred } = completion;
         let snapshot = &request.rules().snapshot;
         let input = self.decision_input(peer);

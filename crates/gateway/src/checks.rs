@@ -7,9 +7,9 @@ use tidegate_http1::RequestHead;
 use tidegate_identity::Caller;
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::plan::{
-    Admission, AskedSource, BodyAccess, CallerBucket, DecisionInput, DecisionProgress, NextStep,
-    PendingDecision, RequestDecision, RequestSource, RequestView, RouteDecision, decide,
-    refused_admission,
+    Admission, AskedSource, BodyAccess, CallerBucket, DecisionInput, DecisionProgress, LocalAnswer,
+    PendingDecision, RequestDecision, RequestRefusal, RequestSource, RequestView, RouteDecision,
+    decide, refused_admission,
 };
 use tidegate_rules::respond::LocalReply;
 use tidegate_rules::snapshot::OverridesAt;
@@ -24,34 +24,21 @@ use super::{
 };
 use crate::metrics::AuthRejection;
 
-/// The result of the checks that precede the limits.
-pub(super) enum CheckOutcome {
-    /// The gateway answers the request itself.
-    Answered(LocalReply),
-    /// The request's limits are charged, and its route's action follows.
-    Admitted(AdmittedRequest),
-}
-
 /// A request that all checks before its limits have admitted.
-pub(super) struct AdmittedRequest {
+pub(super) struct AdmittedRequest<'d> {
     pub(super) route: Rc<WorkerRoute>,
     /// The caller, if the throttle applies.
     pub(super) caller: Option<Caller>,
-    pub(super) decision: RouteDecision,
+    pub(super) decision: &'d RouteDecision,
 }
 
-/// Records what the access log says of the checks.
-fn record_admission(request: &mut RequestContext, checked: &Result<CheckOutcome, GatewayError>) {
-    request.ledger.admission = match checked {
-        Ok(_) => Admission::Unlimited,
-        Err(error) => refused_admission(error),
-    };
+/// Records what the access log says of the checks: `error` is their refusal.
+fn record_admission(request: &mut RequestContext, error: Option<&GatewayError>) {
+    request.ledger.admission = error.map_or(Admission::Unlimited, refused_admission);
     if request.ledger.admission == Admission::Denied {
         request.ledger.counters().denied.add(1);
     }
-    if let Err(error) = checked
-        && let Some(rejection) = auth_rejection(error)
-    {
+    if let Some(rejection) = error.and_then(auth_rejection) {
         request.ledger.counters().auth_rejected[rejection as usize].add(1);
     }
 }
@@ -133,50 +120,40 @@ impl Gateway {
         Some(OverridesAt { table, now: self.shared.clock.store_time() })
     }
 
-    /// Executes the decision, up to the charging of limits.
+    /// The answer to a request for which nothing is checked.
+    pub(super) fn answer(request: &mut RequestContext, answer: &LocalAnswer) -> LocalReply {
+        record_admission(request, None);
+        cors::answer(answer, request)
+    }
+
+    /// The error of a request that is refused by its head.
+    pub(super) fn refuse_decided(
+        &self,
+        peer: &Peer,
+        request: &mut RequestContext,
+        refusal: RequestRefusal,
+    ) -> GatewayError {
+        self.count_caller(refusal.caller.as_ref());
+        if matches!(refusal.error, GatewayError::UntrustedAsker) {
+            self.warn_of_asker(peer);
+        }
+        record_admission(request, Some(&refusal.error));
+        refusal.error
+    }
+
+    /// Runs the checks that need state, up to the charging of limits.
     ///
     /// # Errors
     /// The request is refused.
-    pub(super) async fn check(
+    pub(super) async fn check<'d>(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        next: NextStep,
-    ) -> Result<CheckOutcome, GatewayError> {
-        let checked = self.follow(peer, request, next).await;
-        record_admission(request, &checked);
+        pending: &'d mut PendingDecision,
+    ) -> Result<AdmittedRequest<'d>, GatewayError> {
+        let checked = self.enter_route(peer, request, pending).await;
+        record_admission(request, checked.as_ref().err());
         checked
-    }
-
-    async fn follow(
-        &self,
-        peer: &Peer,
-        request: &mut RequestContext,
-        mut next: NextStep,
-    ) -> Result<CheckOutcome, GatewayError> {
-        loop {
-            match next {
-                NextStep::Answer(answer) => {
-                    return Ok(CheckOutcome::Answered(cors::answer(&answer, request)));
-                }
-                NextStep::Refuse(refusal) => {
-                    self.count_caller(refusal.caller.as_ref());
-                    if matches!(refusal.error, GatewayError::UntrustedAsker) {
-                        self.warn_of_asker(peer);
-                    }
-                    return Err(refusal.error);
-                }
-                // Boxed, as every wait here, so that other requests do not carry its state. A
-                // message is read once: a second time the body has none, which is a refusal.
-                NextStep::ReadCheck(door) => {
-                    next = Box::pin(self.read_check(peer, request, door)).await;
-                }
-                NextStep::Proceed(pending) => {
-                    let admitted = self.enter_route(peer, request, pending).await;
-                    return admitted.map(CheckOutcome::Admitted);
-                }
-            }
-        }
     }
 
     #[cold]
@@ -187,25 +164,28 @@ impl Gateway {
         });
     }
 
-    /// Runs the checks that need state, in this order: the number of requests in flight from the
+    /// The checks that need state, in this order: the number of requests in flight from the
     /// client's address; on a route with `auth` who sends the request (`authentication.rs`); the
     /// throttle; the refusals that come after the throttle's own; and what depends on the consumer
     /// or the body.
-    async fn enter_route(
+    async fn enter_route<'d>(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        mut pending: PendingDecision,
-    ) -> Result<AdmittedRequest, GatewayError> {
+        pending: &'d mut PendingDecision,
+    ) -> Result<AdmittedRequest<'d>, GatewayError> {
         self.count_caller(pending.caller.as_ref());
         self.count_in_flight(request)?;
         let route = Rc::clone(&request.rules().routes[pending.route]);
-        request.client.state().set_request_timeout(route.settings.timeouts.request);
+        let state = request.client.state();
+        state.set_request_timeout(route.settings.timeouts.request);
+        state.set_max_body(route.settings.max_body);
         let identified = match route.settings.auth.as_deref() {
             None => Ok(()),
             Some(auth) => {
                 let identified = match self.identify(peer, request, auth) {
                     Ok(None) => Ok(()),
+                    // Boxed, as every wait here, so that other requests do not carry its state.
                     Ok(Some(proof)) => Box::pin(self.verify(peer, request, auth, proof)).await,
                     Err(error) => Err(refused_at_once(request, error)?),
                 };

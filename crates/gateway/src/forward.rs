@@ -39,7 +39,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         upstream: &Upstream,
     ) -> Result<DraftResponse, GatewayError> {
         let AdmittedRequest { route, decision, .. } = admitted;
@@ -57,7 +57,7 @@ impl Gateway {
             return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
         let client = copying.unwrap_or_else(|| Rc::clone(&request.client));
-        let upload = buffered_upload(route, servers, request, &client);
+        let upload = buffered_upload(servers, request, &client);
         if let Some(upload) = &upload {
             // Boxed, so that requests to upstreams without bounds do not carry its state.
             let filled = Box::pin(upload.fill(balancer)).await;
@@ -73,7 +73,7 @@ impl Gateway {
         let Forwarding { routed, attempts, tracing } = request.forwarding(route);
         let trace = tracing.header();
         let head = self.outgoing_head(routed, servers, &route.protected_headers, peer, trace)?;
-        let outgoing = OutgoingRequest::new(&head, &client, route.settings.max_body);
+        let outgoing = OutgoingRequest::new(&head, &client);
         let input = ForwardInput {
             head: &head,
             client: &*client,
@@ -201,7 +201,6 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
 /// A buffer for the request's body, to be filled before the request takes a place at an upstream
 /// with bounds. `None` if the upstream has no bounds, or the request has no body or is an upgrade.
 fn buffered_upload(
-    route: &WorkerRoute,
     servers: &Servers,
     request: &RequestContext,
     client: &Rc<dyn ClientStream>,
@@ -214,7 +213,6 @@ fn buffered_upload(
     }
     let settings = UploadSettings {
         client: request.usage.address(),
-        max_body: route.settings.max_body,
         pacing: servers.bounds.pacing,
         is_streaming: grpc::is_grpc(&head.fields),
     };

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tidegate_http1::RequestHead;
 use tidegate_rules::error::GatewayError;
-use tidegate_rules::plan::{Admission, RequestDecision};
+use tidegate_rules::plan::{Admission, NextStep, RequestDecision};
 use tidegate_rules::respond;
 use tidegate_rules::snapshot::{Action, Route};
 use tidegate_trace::ChildSpanKind;
@@ -14,7 +14,7 @@ use tidegate_upstream::{UpstreamError, UpstreamKind};
 use super::{
     Gateway, ListenerPurpose, Peer,
     charged_limit::{ChargedLimit, ChargedLimits},
-    checks::{AdmittedRequest, CheckOutcome},
+    checks::AdmittedRequest,
     context::{Held, RequestContext},
     draft_response::DraftResponse,
     finish::refusal,
@@ -46,16 +46,33 @@ impl Gateway {
         let mut decision = self.decide(&request.ledger.rules, peer, &request.head);
         self.apply_decision(peer, &mut request, &mut decision);
         let mut limits = ChargedLimits::new();
-        let outcome = match self.check(peer, &mut request, decision.next).await {
-            Ok(CheckOutcome::Answered(reply)) => Ok(DraftResponse::Local(reply)),
-            Ok(CheckOutcome::Admitted(admitted)) => {
-                self.serve(peer, &mut request, &admitted, &mut limits).await
+        let outcome = loop {
+            // In place: it is large.
+            match decision.next {
+                // Boxed, so that other requests do not carry its state. The message is read once: a
+                // second time the body has none, which is a refusal.
+                NextStep::ReadCheck(door) => {
+                    decision.next = Box::pin(self.read_check(peer, &mut request, door)).await;
+                }
+                NextStep::Answer(ref answer) => {
+                    break Ok(DraftResponse::Local(Self::answer(&mut request, answer)));
+                }
+                NextStep::Refuse(refusal) => {
+                    break Err(self.refuse_decided(peer, &mut request, refusal));
+                }
+                NextStep::Proceed(ref mut pending) => {
+                    break match self.check(peer, &mut request, pending).await {
+                        Ok(admitted) => {
+                            self.serve(peer, &mut request, &admitted, &mut limits).await
+                        }
+                        Err(error) if error.counted_by().is_some() => {
+                            // Boxed likewise.
+                            Err(Box::pin(self.count_failure(&mut request, error)).await)
+                        }
+                        Err(error) => Err(error),
+                    };
+                }
             }
-            Err(error) if error.counted_by().is_some() => {
-                // Boxed, so that other requests do not carry its state.
-                Err(Box::pin(self.count_failure(&mut request, error)).await)
-            }
-            Err(error) => Err(error),
         };
         let mut draft = outcome.unwrap_or_else(|error| refusal(&request, &limits, error));
         if let Some(settlement) = &mut request.held.settlement {
@@ -144,7 +161,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &mut RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         limits: &mut ChargedLimits,
     ) -> Result<DraftResponse, GatewayError> {
         let AdmittedRequest { route, caller, decision } = admitted;

@@ -43,14 +43,14 @@ impl Gateway {
     ///
     /// The consumer may not use the route; the body is no JSON, is ambiguous, is too long, or did
     /// not arrive; or a limit's key or cost cannot be read.
-    pub(super) async fn inspect_body(
+    pub(super) async fn inspect_body<'d>(
         &self,
         peer: &Peer,
         request: &mut RequestContext,
         route: &WorkerRoute,
         inspection: &Inspection,
-        deferred: DeferredDecision,
-    ) -> Result<RouteDecision, GatewayError> {
+        deferred: DeferredDecision<'d>,
+    ) -> Result<&'d RouteDecision, GatewayError> {
         // Before the body of a consumer that may not use the route is read.
         check_consumer(&route.settings, request.ledger.consumer())?;
         let held = HeldBytes::new(&self.shared.inspected_bytes, &request.usage);
@@ -77,7 +77,7 @@ async fn read_members(
     if let Err(error) = check_type(&request.head.fields) {
         return inspection.or_none(Err(error)).map_err(GatewayError::UnreadableBody);
     }
-    let stream = InspectedStream::new(request, route, inspection, held);
+    let stream = InspectedStream::new(request, inspection, held);
     let read = stream.fill(inspection.max).await;
     read.map_err(|error| match error {
         FillError::Body(error) => body_error(route, request, error),
@@ -120,7 +120,6 @@ enum FillError {
 /// The body of a request whose first bytes were read ahead.
 struct InspectedStream {
     client: Rc<dyn ClientStream>,
-    max_body: u64,
     body: RefCell<InspectedBody>,
 }
 
@@ -191,15 +190,9 @@ impl Drop for HeldBytes {
 }
 
 impl InspectedStream {
-    fn new(
-        request: &RequestContext,
-        route: &WorkerRoute,
-        inspection: &Inspection,
-        held: HeldBytes,
-    ) -> Self {
+    fn new(request: &RequestContext, inspection: &Inspection, held: HeldBytes) -> Self {
         Self {
             client: Rc::clone(&request.client),
-            max_body: route.settings.max_body,
             body: RefCell::new(InspectedBody {
                 kept: KeptBytes::default(),
                 received: 0,
@@ -247,9 +240,6 @@ impl InspectedStream {
                 return Poll::Ready(Ok(()));
             }
             body.scanner.push(&body.kept.bytes[before..body.kept.bytes.len().min(max)]);
-            if body.kept.bytes.len() as u64 > self.max_body {
-                return Poll::Ready(Err(FillError::Body(BodyError::TooLong)));
-            }
             if !body.held.grow_to(body.kept.bytes.len() as u64) {
                 return Poll::Ready(Err(FillError::NoRoom));
             }

@@ -120,7 +120,7 @@ impl Gateway {
         &self,
         peer: &Peer,
         request: &RequestContext,
-        admitted: &AdmittedRequest,
+        admitted: &AdmittedRequest<'_>,
         mirror: &Mirror,
     ) -> Result<Option<Rc<dyn ClientStream>>, GatewayError> {
         let UpstreamKind::Servers(servers) = &mirror.upstream.kind else { return Ok(None) };
@@ -148,7 +148,7 @@ impl Gateway {
         let protected = &route.protected_headers;
         let trace = request.ledger.tracing.header();
         let outgoing_head = self.outgoing_head(routed, servers, protected, peer, trace)?;
-        let outgoing = OutgoingRequest::new(&outgoing_head, &client, routed.route.max_body);
+        let outgoing = OutgoingRequest::new(&outgoing_head, &client);
         if outgoing.is_upgrade() {
             outcome.forget();
             return Ok(None);

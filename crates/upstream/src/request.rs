@@ -85,8 +85,8 @@ impl BodyRead {
 }
 
 impl OutgoingRequest {
-    /// A request with this head. The body is read from `client`, at most `max_body` bytes.
-    pub fn new(head: &OutgoingHead<'_>, client: &Rc<dyn ClientStream>, max_body: u64) -> Self {
+    /// A request with this head. The body is read from `client`.
+    pub fn new(head: &OutgoingHead<'_>, client: &Rc<dyn ClientStream>) -> Self {
         let length = client.length();
         let encoder = match length {
             BodyLength::Chunked => Some(BodyEncoder::Chunked),
@@ -97,7 +97,6 @@ impl OutgoingRequest {
             Box::new(UnreadBody {
                 client: Rc::clone(client),
                 encoder,
-                remaining: max_body,
                 client_pending: false,
                 protected: head.protected.clone(),
                 replay: None,
@@ -192,7 +191,6 @@ impl OutgoingRequest {
     pub(super) fn rewind(&mut self) {
         if let Some(kept) = self.kept.take() {
             let KeptBody { mut body, bytes } = *kept;
-            body.remaining += bytes.len() as u64;
             body.replay = Some(bytes);
             self.body = Some(body);
             self.body_read = BodyRead::Nothing;

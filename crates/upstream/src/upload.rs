@@ -43,8 +43,6 @@ pub(super) fn reserve_buffer(buffers: &Arc<ClientHoldings>, client: IpAddr) -> O
 pub struct UploadSettings {
     /// The client's masked address.
     pub client: IpAddr,
-    /// The maximum length of the body, in bytes.
-    pub max_body: u64,
     /// The bounds of buffering.
     pub pacing: Pacing,
     /// True if the client may wait for the response before it sends more, as in a gRPC stream. The
@@ -125,9 +123,6 @@ impl BufferedUpload {
                 }
                 Poll::Ready(Ok(count)) => {
                     body.received += count as u64;
-                    if body.received > self.settings.max_body {
-                        return Poll::Ready(Err(BodyError::TooLong));
-                    }
                     *progressed_at = state.now();
                     state.set_wait(Wait::Internal);
                 }

@@ -238,7 +238,7 @@ impl Explanation {
         self.throttle = route.throttle && has_throttle && !is_denied;
         let waiting_room = WaitingTurn::of(snapshot, &next, details.consumer);
         self.waiting_room = waiting_room.filter(|_| self.throttle);
-        let NextStep::Proceed(pending) = next else { return self.follow(next, snapshot, head) };
+        let NextStep::Proceed(mut pending) = next else { return self.follow(next, snapshot, head) };
         let progress = pending.after_throttle()?;
         if let Some(error) = unauthenticated {
             return Err(error);

@@ -39,12 +39,12 @@ pub(in crate::replay) struct LoggedRequest<'r> {
 }
 
 /// The decision on a logged request on its route.
-struct LoggedDecision {
+struct LoggedDecision<'d> {
     /// The route's index in the snapshot.
     route: usize,
     /// The caller, if the throttle applies.
     caller: Option<Caller>,
-    decision: RouteDecision,
+    decision: &'d RouteDecision,
 }
 
 /// A request planned under one configuration. Its charges are stored separately, together with
@@ -199,8 +199,8 @@ impl ConfigReplay {
                 }
                 _ => PlannedRequest::AnsweredByGateway(refusal.error.status().as_u16()),
             },
-            NextStep::Proceed(pending) => {
-                match self.decide_on_route(request, view, path, pending, &input) {
+            NextStep::Proceed(mut pending) => {
+                match self.decide_on_route(request, view, path, &mut pending, &input) {
                     Err(refused) => refused,
                     Ok(own) => self.plan_routed(request, own, planned_charges),
                 }
@@ -223,10 +223,10 @@ impl ConfigReplay {
     fn plan_routed(
         &self,
         request: &LoggedRequest<'_>,
-        own: LoggedDecision,
+        own: LoggedDecision<'_>,
         planned_charges: &mut PlannedCharges,
     ) -> PlannedRequest {
-        let mut charges = own.decision.charges;
+        let mut charges = own.decision.charges.clone();
         let route = &self.snapshot.routes[own.route];
         let costs = apply_costs(route, request, &mut charges);
         let caller = own.caller.as_ref().map(|caller| {
@@ -240,14 +240,14 @@ impl ConfigReplay {
 
     /// Decides on the route for the logged consumer; returns what becomes of the request if it is
     /// refused.
-    fn decide_on_route(
+    fn decide_on_route<'d>(
         &self,
         request: &LoggedRequest<'_>,
         view: RequestView<'_>,
         path: Option<Box<str>>,
-        mut pending: PendingDecision,
+        pending: &'d mut PendingDecision,
         input: &DecisionInput<'_>,
-    ) -> Result<LoggedDecision, PlannedRequest> {
+    ) -> Result<LoggedDecision<'d>, PlannedRequest> {
         let index = pending.route;
         let route = &self.snapshot.routes[index];
         let refused = |error: GatewayError| match plan::refused_admission(&error) {

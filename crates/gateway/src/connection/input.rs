@@ -379,7 +379,7 @@ impl ClientStream for Connection {
         }
         let read = self.input.borrow_mut().poll_body(&self.socket, cx, encoder, out);
         if let Poll::Ready(Ok(count @ 1..)) = read {
-            self.state().note_body(count);
+            self.state().note_body(count)?;
         }
         read
     }

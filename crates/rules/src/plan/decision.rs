@@ -123,24 +123,29 @@ pub struct PendingDecision {
     pub caller: Option<Caller>,
     /// The error that refuses the request once the throttle has admitted its caller.
     refused_after_throttle: Option<GatewayError>,
-    progress: DecisionProgress,
-}
-
-/// How far the head of a request decides what its route does.
-pub enum DecisionProgress {
-    /// It decides all of it.
-    Whole(RouteDecision),
-    /// It depends on who sends the request, on a route with `auth`, or on the request's body, on a
-    /// route whose limits read it.
-    Deferred(DeferredDecision),
-}
-
-/// A decision that needs the request's consumer or its body.
-pub struct DeferredDecision {
+    /// The decision. It is large: it is made here, and stays here.
+    whole: Option<RouteDecision>,
+    /// The overrides for a decision that is deferred.
     overrides: Option<OverridesAt>,
 }
 
+/// How far the head of a request decides what its route does.
+pub enum DecisionProgress<'d> {
+    /// It decides all of it.
+    Whole(&'d RouteDecision),
+    /// It depends on who sends the request, on a route with `auth`, or on the request's body, on a
+    /// route whose limits read it.
+    Deferred(DeferredDecision<'d>),
+}
+
+/// A decision that needs the request's consumer or its body.
+pub struct DeferredDecision<'d> {
+    place: &'d mut Option<RouteDecision>,
+    overrides: Option<&'d OverridesAt>,
+}
+
 /// What a request does on its route: whole, so that it can be charged and carried out.
+#[derive(Default)]
 pub struct RouteDecision {
     /// The limits to charge, with their keys and costs.
     pub charges: PlannedCharges,
@@ -342,34 +347,39 @@ impl PendingDecision {
             BodyAccess::Known(body) => body,
         };
         let awaits_body = route.inspection.is_some() && matches!(input.body, BodyAccess::Deferred);
-        let mut caller = None;
-        let progress = if route.auth.is_some() {
-            Ok(DecisionProgress::deferred(input))
+        let mut pending = Self::of_route(matched.index);
+        let read = if route.auth.is_some() {
+            pending.overrides.clone_from(&input.overrides);
+            Ok(())
         } else {
             matched.with_subject(body, |subject| {
                 if let Some(secret) = input.throttle_secret.filter(|_| route.throttle) {
-                    let read = Caller::of(subject, secret, input.key_secret);
-                    caller = Some(read.map_err(GatewayError::Ambiguous)?);
+                    let caller = Caller::of(subject, secret, input.key_secret)
+                        .map_err(GatewayError::Ambiguous)?;
+                    pending.caller = Some(caller);
                 }
                 if awaits_body {
-                    return Ok(DecisionProgress::deferred(input));
+                    pending.overrides.clone_from(&input.overrides);
+                    return Ok(());
                 }
                 let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
-                let context = ChargeContext { secret, overrides };
-                RouteDecision::read(route, subject, context).map(DecisionProgress::Whole)
+                let decision = pending.whole.insert(RouteDecision::default());
+                decision.read(route, subject, ChargeContext { secret, overrides })
             })
         };
-        let progress = match progress {
-            Ok(progress) => progress,
-            Err(error) => {
-                let route = RefusedRoute::Matched(matched.index);
-                return Err(RequestRefusal { error, route, caller });
-            }
-        };
-        let is_too_long = matches!(length, BodyLength::Known(length) if length > route.max_body);
-        let refused_after_throttle =
-            is_too_long.then_some(GatewayError::BodyTooLong(route.max_body));
-        Ok(Self { route: matched.index, caller, refused_after_throttle, progress })
+        if let Err(error) = read {
+            let (route, caller) = (RefusedRoute::Matched(matched.index), pending.caller.take());
+            return Err(RequestRefusal { error, route, caller });
+        }
+        if matches!(length, BodyLength::Known(length) if length > route.max_body) {
+            pending.refused_after_throttle = Some(GatewayError::BodyTooLong(route.max_body));
+        }
+        Ok(pending)
+    }
+
+    #[inline]
+    fn of_route(route: usize) -> Self {
+        Self { route, caller: None, refused_after_throttle: None, whole: None, overrides: None }
     }
 
     /// Goes on once the throttle has admitted the caller.
@@ -378,21 +388,21 @@ impl PendingDecision {
     ///
     /// The request is refused, as the head has decided: its body is too long.
     #[inline]
-    pub fn after_throttle(self) -> Result<DecisionProgress, GatewayError> {
-        match self.refused_after_throttle {
-            Some(error) => Err(error),
-            None => Ok(self.progress),
+    pub fn after_throttle(&mut self) -> Result<DecisionProgress<'_>, GatewayError> {
+        if let Some(error) = self.refused_after_throttle.take() {
+            return Err(error);
         }
+        Ok(match &mut self.whole {
+            Some(decision) => DecisionProgress::Whole(decision),
+            place => {
+                let overrides = self.overrides.as_ref();
+                DecisionProgress::Deferred(DeferredDecision { place, overrides })
+            }
+        })
     }
 }
 
-impl DecisionProgress {
-    fn deferred(input: &DecisionInput<'_>) -> Self {
-        Self::Deferred(DeferredDecision { overrides: input.overrides.clone() })
-    }
-}
-
-impl DeferredDecision {
+impl<'d> DeferredDecision<'d> {
     /// Completes the decision on `route`: `subject` has the request's consumer, and its body on a
     /// route whose limits read it.
     ///
@@ -405,10 +415,11 @@ impl DeferredDecision {
         route: &Route,
         subject: &Subject<'_>,
         secret: KeySecret,
-    ) -> Result<RouteDecision, GatewayError> {
+    ) -> Result<&'d RouteDecision, GatewayError> {
         check_consumer(route, subject.consumer)?;
-        let overrides = self.overrides.as_ref();
-        RouteDecision::read(route, subject, ChargeContext { secret, overrides })
+        let decision = self.place.insert(RouteDecision::default());
+        decision.read(route, subject, ChargeContext { secret, overrides: self.overrides })?;
+        Ok(decision)
     }
 }
 
@@ -416,17 +427,15 @@ impl RouteDecision {
     /// Reads the charges and the target's key.
     #[inline]
     fn read(
+        &mut self,
         route: &Route,
         subject: &Subject<'_>,
         context: ChargeContext<'_>,
-    ) -> Result<Self, GatewayError> {
-        let mut charges = PlannedCharges::new();
-        add_charges(route, subject, context, &mut charges)?;
-        Ok(Self {
-            charges,
-            status: status_plan(route, subject, context)?,
-            target_key: route.hash_key.as_ref().and_then(|plan| target_key(plan, subject)),
-        })
+    ) -> Result<(), GatewayError> {
+        add_charges(route, subject, context, &mut self.charges)?;
+        self.status = status_plan(route, subject, context)?;
+        self.target_key = route.hash_key.as_ref().and_then(|plan| target_key(plan, subject));
+        Ok(())
     }
 }
 

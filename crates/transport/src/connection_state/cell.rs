@@ -10,6 +10,7 @@ use tidegate_system::clock::{CoarseClock, CoarseTime};
 use super::{
     COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, MIN_BODY_RATE, Wait,
 };
+use crate::BodyError;
 
 /// When a sweep wakes a connection's task.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,6 +32,8 @@ pub struct StateCell {
     waker: RefCell<Option<Waker>>,
     /// The time at which the current request's body was read last; `None` before its first byte.
     body_read_at: Cell<Option<CoarseTime>>,
+    /// How many bytes the rest of the current request's body may have.
+    body_left: Cell<u64>,
 }
 
 impl StateCell {
@@ -44,6 +47,7 @@ impl StateCell {
             sweep_wake: Cell::new(SweepWake::OnTimeout),
             waker: RefCell::new(None),
             body_read_at: Cell::new(None),
+            body_left: Cell::new(u64::MAX),
         }
     }
 
@@ -76,7 +80,14 @@ impl StateCell {
     /// Enters [`ConnectionState::Request`] without a deadline: the route is not known yet.
     pub fn begin_request(&self) {
         self.body_read_at.set(None);
+        self.body_left.set(u64::MAX);
         self.enter(ConnectionState::Request { deadline: None, wait: Wait::Internal });
+    }
+
+    /// Bounds the request's body to `bytes`, none of which was read yet. Before, the route is not
+    /// known, and nothing is read for it.
+    pub fn set_max_body(&self, bytes: u64) {
+        self.body_left.set(bytes);
     }
 
     /// Notes that `bytes` of the request's body were read, and moves the request's deadline by the
@@ -84,7 +95,18 @@ impl StateCell {
     ///
     /// The bytes pay for at most the time that they take at [`MIN_BODY_RATE`]. A client that sends
     /// a byte now and then gains nothing.
-    pub fn note_body(&self, bytes: usize) {
+    ///
+    /// # Errors
+    /// The body is longer than [`Self::set_max_body`] allows. This is the only place that finds it
+    /// out while a body arrives; an announced length is compared before.
+    pub fn note_body(&self, bytes: usize) -> Result<(), BodyError> {
+        let left = self.body_left.get().checked_sub(bytes as u64).ok_or(BodyError::TooLong)?;
+        self.body_left.set(left);
+        self.note_flow(bytes);
+        Ok(())
+    }
+
+    fn note_flow(&self, bytes: usize) {
         let now = self.now();
         let last_read = self.body_read_at.replace(Some(now));
         let ConnectionState::Request { deadline: Some(deadline), wait } = self.state.get() else {

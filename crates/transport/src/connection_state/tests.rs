@@ -50,18 +50,18 @@ fn a_body_that_flows_moves_the_deadline_by_the_time_that_it_takes() {
     cell.set_request_timeout(Some(1000));
     cell.begin_client_body_wait();
     clock.set(ms(1500));
-    cell.note_body(4096);
+    cell.note_body(4096).unwrap();
     cell.begin_upstream_wait(None);
     assert_eq!((due(&cell, 2599), due(&cell, 2600)), (None, Some(ExpiredDeadline::Request)));
     clock.set(ms(2000));
-    cell.note_body(51);
+    cell.note_body(51).unwrap();
     assert_eq!(
         (due(&cell, 2698), due(&cell, 2699)),
         (None, Some(ExpiredDeadline::Request)),
         "51 bytes pay for 99 ms"
     );
     cell.set_request_timeout(None);
-    cell.note_body(4096);
+    cell.note_body(4096).unwrap();
     assert_eq!(due(&cell, 1 << 40), None);
 }
 
@@ -132,4 +132,18 @@ fn next_state_clears_the_timeout() {
     assert_eq!(cell.expired_deadline(), Some(ExpiredDeadline::ClientBody));
     cell.begin_response(None, None);
     assert_eq!(cell.expired_deadline(), None);
+}
+
+#[test]
+fn a_body_is_bounded_for_its_request_alone() {
+    let cell = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
+    cell.begin_request();
+    cell.set_max_body(10);
+    assert_eq!(cell.note_body(10), Ok(()));
+    assert_eq!(cell.note_body(1), Err(crate::BodyError::TooLong));
+    cell.begin_response(None, None);
+    cell.enter(ConnectionState::Idle { since: cell.now() });
+    cell.enter(ConnectionState::Head { since: cell.now() });
+    cell.begin_request();
+    assert_eq!(cell.note_body(usize::MAX), Ok(()));
 }

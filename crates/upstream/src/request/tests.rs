@@ -39,7 +39,7 @@ impl ClientStream for FakeClient {
     ) -> Poll<Result<usize, BodyError>> {
         let Some(piece) = self.pieces.borrow_mut().pop_front() else { return Poll::Ready(Ok(0)) };
         encoder.write(out, |out| out.extend_from_slice(&piece));
-        Poll::Ready(Ok(piece.len()))
+        Poll::Ready(self.state.note_body(piece.len()).map(|()| piece.len()))
     }
 
     fn abandon_body(&self) {}
@@ -125,7 +125,7 @@ fn outgoing(
 ) -> OutgoingRequest {
     let rules = Rules::new(is_trusted);
     let head = &rules.head(head);
-    let mut outgoing = OutgoingRequest::new(head, client, 1 << 20);
+    let mut outgoing = OutgoingRequest::new(head, client);
     let target = target("server.test", 80);
     outgoing.write_http1(AttemptHead { head, target: &target, span_id: None });
     outgoing
@@ -214,9 +214,8 @@ fn body_in_the_buffer_is_no_header_of_http2() {
 fn body_over_the_limit_is_an_error() {
     let head = head("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let client = client(BodyLength::Chunked, &[vec![b'x'; 11]], None);
-    let mut outgoing = outgoing(&head, false, &client);
-    outgoing.body.as_mut().expect("a body").remaining = 10;
-    assert_eq!(sent(outgoing), Err(BodyError::TooLong));
+    client.state().set_max_body(10);
+    assert_eq!(sent(outgoing(&head, false, &client)), Err(BodyError::TooLong));
 }
 
 /// Client headers, with some that the gateway rewrites or drops.
@@ -443,7 +442,7 @@ fn a_head_is_written_again_before_what_was_read_of_the_body() {
     let client = client(BodyLength::Known(4), &[b"body".to_vec()], None);
     let rules = Rules { host: HostRule::Upstream, ..Rules::new(false) };
     let head = &rules.head(&client_head);
-    let mut outgoing = OutgoingRequest::new(head, &client, 1 << 20);
+    let mut outgoing = OutgoingRequest::new(head, &client);
     let first = target("first.test", 80);
     outgoing.write_http1(AttemptHead { head, target: &first, span_id: None });
     let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     rc::Rc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -17,8 +17,6 @@ use crate::headers::ProtectedHeaders;
 pub(super) struct UnreadBody {
     pub(super) client: Rc<dyn ClientStream>,
     pub(super) encoder: BodyEncoder,
-    /// Number of bytes that may still be read.
-    pub(super) remaining: u64,
     /// True if the last read from the client was pending.
     pub(super) client_pending: bool,
     pub(super) protected: ProtectedHeaders,
@@ -56,8 +54,6 @@ impl UnreadBody {
         }
         let polled = self.client.poll_body(cx, encoder, out);
         self.client_pending = polled.is_pending();
-        let count = ready!(polled)?;
-        self.remaining = self.remaining.checked_sub(count as u64).ok_or(BodyError::TooLong)?;
-        Poll::Ready(Ok(count))
+        polled
     }
 }

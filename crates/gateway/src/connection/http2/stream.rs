@@ -336,7 +336,7 @@ impl ClientStream for Http2Stream {
         match ready!(stream.poll_data(cx, take)) {
             Ok(0) => {}
             Ok(count) => {
-                self.state().note_body(count);
+                self.state().note_body(count)?;
                 return Poll::Ready(Ok(count));
             }
             Err(error) => return Poll::Ready(Err(body_error(&error))),
