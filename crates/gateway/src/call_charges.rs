@@ -12,7 +12,7 @@ use tidegate_envoy::rate_limit_service::{LimitOutcome, LimitRole, Permits};
 use tidegate_limit::Decision;
 use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::LimitReport;
-use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall};
+use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit};
 use tidegate_store::{Correction, StoreError};
 use tidegate_trace::ChildSpanKind;
 
@@ -41,6 +41,8 @@ struct CallHit {
     act: HitAct,
     limit: ChargedLimit,
     role: LimitRole,
+    /// When the permits were taken that a refund gives back.
+    taken: Permits,
 }
 
 impl CallHit {
@@ -98,7 +100,8 @@ impl CallCharges {
         let hits = planned.hits.into_iter().filter_map(|hit| {
             let limit = ChargedLimit::new(&domain.limits, &hit.charge)?;
             let role = domain.settings.role(hit.charge.limit_index);
-            Some(CallHit { descriptors: hit.descriptors, act: hit.act, limit, role })
+            let PlannedHit { descriptors, act, taken, .. } = hit;
+            Some(CallHit { descriptors, act, limit, role, taken })
         });
         let (rules, on_refusal) = (planned.rules, planned.on_refusal);
         Self { rules, hits: hits.collect(), on_refusal }
@@ -139,13 +142,12 @@ impl CallCharges {
 
     /// Whether the call has taken permits, which its sender gives back.
     pub(super) fn permits(&self) -> Permits {
-        let is_taken = |own: &ChargedLimit| own.holds_permit() && own.made_charge().is_some();
-        let is_admitted = self.decide() == Admission::Admitted;
-        if is_admitted && self.of(HitAct::Charge).any(is_taken) {
-            Permits::Taken
-        } else {
-            Permits::None
+        if self.decide() != Admission::Admitted {
+            return Permits::None;
         }
+        let permits = self.of(HitAct::Charge).filter(|own| own.holds_permit());
+        let taken = permits.filter_map(|own| Some(own.made_charge()?.charged_at()));
+        taken.max().map_or(Permits::None, Permits::TakenAt)
     }
 
     fn of(&self, act: HitAct) -> impl Iterator<Item = &ChargedLimit> + Clone {
@@ -204,8 +206,9 @@ impl CallCharges {
     }
 
     async fn give_back(&mut self, background: &Background) {
+        let refunds = self.hits.iter().filter(|hit| hit.act == HitAct::Refund);
         let refunds: SmallVec<[Correction; 2]> =
-            self.of(HitAct::Refund).map(ChargedLimit::release).collect();
+            refunds.map(|hit| hit.limit.release(hit.taken)).collect();
         if !refunds.is_empty() {
             let outcomes = background.adjust(refunds).await;
             self.set_outcomes(HitAct::Refund, outcomes);

@@ -4,6 +4,7 @@ use std::{rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
 use tidegate_charge::{BlockEffect, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision};
+use tidegate_envoy::rate_limit_service::Permits;
 use tidegate_identity::KeyPart;
 use tidegate_limit::Change;
 use tidegate_rules::respond::LimitReport;
@@ -148,9 +149,17 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    /// The correction that gives back the cost, of charges that are not known.
-    pub(super) fn release(&self) -> Correction {
-        self.correction(Change::Release { cost: self.cost }, DecisionSource::Store)
+    /// The correction that gives back the cost: of the permits that were `taken` at a known time,
+    /// or else of charges that are not known.
+    pub(super) fn release(&self, taken: Permits) -> Correction {
+        let cost = self.cost;
+        let change = match taken {
+            Permits::TakenAt(charged_at) if self.holds_permit() => {
+                Change::Refund { charged_at, cost }
+            }
+            Permits::TakenAt(_) | Permits::None => Change::Release { cost },
+        };
+        self.correction(change, DecisionSource::Store)
     }
 
     /// The correction that charges the cost beyond the quota, where the charge was refused.

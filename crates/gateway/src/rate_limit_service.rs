@@ -160,8 +160,7 @@ impl Gateway {
         let logged = agreed_name(&names).and_then(|_| consumers.first().cloned());
         request.ledger.consumer = logged.flatten();
         let overrides = self.overrides();
-        let context =
-            ChargeContext { secret: self.shared.store.key_secret(), overrides: overrides.as_ref() };
+        let context = ChargeContext::new(self.shared.store.key_secret(), overrides.as_ref());
         let planned = domain.settings.plan(call, &consumers, context);
         let planned = planned
             .map_err(|error| GrpcError::new(GrpcStatus::InvalidArgument, error.to_string()))?;

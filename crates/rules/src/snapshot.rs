@@ -114,8 +114,8 @@ pub use self::mirror::Mirror;
 pub use self::origins::OriginMatcher;
 pub use self::overrides::{AppliedOverride, OverrideTable, OverridesAt, UnusedOverride};
 pub use self::policy::{
-    ChargeContext, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier, PlannedCharge,
-    PlannedCharges, QuotaChoice, Refunds, RequestedLimit, Tier, TierMatch,
+    ChargeContext, ChargedCallers, Cost, LimitKind, LimitPolicy, PlanLimit, PlanTier,
+    PlannedCharge, PlannedCharges, QuotaChoice, Refunds, RequestedLimit, Tier, TierMatch,
 };
 pub use self::priorities::PlanPriorities;
 pub use self::quota::QuotaShape;

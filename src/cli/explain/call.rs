@@ -104,7 +104,7 @@ impl CallExplanation {
         let consumer = agreed.map(OwnedConsumer::view);
         explanation.consumer = consumer.map(|consumer| consumer.name.to_owned());
         explanation.plan = consumer.and_then(|consumer| consumer.plan).map(str::to_owned);
-        let context = ChargeContext { secret: overrides.secret, overrides: overrides.at.as_ref() };
+        let context = ChargeContext::new(overrides.secret, overrides.at.as_ref());
         let planned = domain.plan(call, &consumers, context).map_err(|error| error.to_string())?;
         for (own, rule) in explanation.descriptors.iter_mut().zip(&planned.rules) {
             if let DescriptorRule::Blocked(limit) = rule {

@@ -111,7 +111,7 @@ fn compiled(text: &str) -> Snapshot {
 fn decisions(snapshot: &Snapshot, call: &RateLimitRequest) -> Vec<String> {
     let service = snapshot.rate_limit_service.as_ref().expect("the service");
     let domain: &RateLimitDomain = &service.domains["d"];
-    let context = ChargeContext { secret: KeySecret(1, 2), overrides: None };
+    let context = ChargeContext::new(KeySecret(1, 2), None);
     let consumers = vec![None; call.descriptors.len()];
     let planned = domain.plan(call, &consumers, context).expect("a plan");
     let blocked = planned.rules.iter().enumerate();

@@ -202,7 +202,7 @@ impl ConfigReplay {
             NextStep::Proceed(mut pending) => {
                 match self.decide_on_route(request, view, path, &mut pending, &input) {
                     Err(refused) => refused,
-                    Ok(own) => self.plan_routed(request, own, planned_charges),
+                    Ok(own) => self.plan_routed(request, &own, planned_charges),
                 }
             }
         }
@@ -223,7 +223,7 @@ impl ConfigReplay {
     fn plan_routed(
         &self,
         request: &LoggedRequest<'_>,
-        own: LoggedDecision<'_>,
+        own: &LoggedDecision<'_>,
         planned_charges: &mut PlannedCharges,
     ) -> PlannedRequest {
         let mut charges = own.decision.charges.clone();

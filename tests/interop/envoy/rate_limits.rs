@@ -349,7 +349,8 @@ fn permits_come_back_when_requests_end_and_when_envoy_is_killed() {
         "per-user: {quota: 100, window: 1m,",
         "per-user: {algorithm: concurrency, quota: 2, window: 3s,",
     );
-    let rules = rules.replace("[per-user", "[{limit: per-user, match: {permits: taken}}, per-user");
+    let rules =
+        rules.replace("[per-user", "[{limit: per-user, match: {permits: 'taken@*'}}, per-user");
     let gateway = Gateway::start(&rules);
     let edge = Edge::start(&page, &application, service_of(&gateway), |config| {
         take_and_give_back(&page, config);

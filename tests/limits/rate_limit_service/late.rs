@@ -5,13 +5,13 @@ use std::time::Duration;
 use prost::Message;
 use testkit::{
     backend::{MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, on_each},
-    client::get,
+    client::{Client, get},
     gateway::Gateway,
     http2_client::{Http2Client, request},
     rate_limit_client::{Decided, GRPC_FIELDS, RateLimitClient, descriptor, given_back, with_hits},
     redis_server::RedisServer,
     wait::{eventually, sleep},
-    yaml::fill,
+    yaml::{fill, without_indentation},
 };
 use tidegate::{
     clock::Clock,
@@ -22,7 +22,7 @@ use tidegate::{
     },
 };
 
-use super::{NOW, connect, connect_first};
+use super::{NOW, connect, connect_first, consumers::put_override};
 
 /// `edge` charges late hits, `strict` refuses them.
 const RULES: &str = "
@@ -335,4 +335,56 @@ fn a_cancelled_report_is_charged() {
     });
     let mut client = RateLimitClient::connect(service);
     assert_eq!(client.ask("edge", vec![descriptor("user=a")]).statuses(), ["over"]);
+}
+
+/// Sets an override of the key `a`, and returns its path.
+fn set_override(gateway: &Gateway, limit: &str, quota: &str) -> String {
+    let body = format!(r#"{{"limit": "{limit}", "key": "a", "quota": "{quota}", "until": null}}"#);
+    let put = put_override(gateway, &body);
+    assert!(put.status < 300, "{}", put.text());
+    format!("/api/overrides/{}", put.json()["id"].as_str().expect("an id"))
+}
+
+/// What was taken before an override comes back under it, and what is reported under a block has
+/// happened.
+#[test]
+fn an_override_loses_no_report() {
+    for (quota, charged) in [("blocked", 8), ("unlimited", 3)] {
+        on_each(&MEMORY_AND_REDIS, |backend| {
+            // Without Redis, overrides are in a file.
+            let folder = tempfile::tempdir().expect("a folder");
+            let place = format!("overrides: {{file: '{}/o.yaml'}}\n", folder.path().display());
+            let place = if backend.redis_server().is_some() { String::new() } else { place };
+            let fleet = backend.start(&(place + &without_indentation(RULES)), &Clock::manual(NOW));
+            let gateway = &fleet.gateways[0];
+            let mut client = connect_first(&fleet);
+            let mut ask = |own: RateLimitDescriptor| client.ask("edge", vec![own]).is_ok();
+            assert!((0..3).all(|_| ask(descriptor("run=a"))) && ask(with_hits("user=a", 4)));
+            let paths = ["running", "tokens"].map(|limit| set_override(gateway, limit, quota));
+            assert!((0..3).all(|_| ask(given_back("run=a", 1))), "{quota}");
+            assert!(ask(given_back("user=a", 1)));
+            assert_eq!(ask(with_hits("user=a", 5)), quota == "unlimited");
+            assert_eq!(ask(descriptor("run=a")), quota == "unlimited");
+            for path in paths {
+                let delete = format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                assert!(Client::connect(gateway.admin()).send(delete).read_response().status < 300);
+            }
+            let counts = (used(gateway, "running", &["a"]), used(gateway, "tokens", &["a"]));
+            assert_eq!(counts, (0, charged), "{quota}");
+        });
+    }
+}
+
+/// What only counts decides nothing, so Envoy must not show it to clients.
+#[test]
+fn a_candidate_is_in_no_status() {
+    let rules = RULES.replace(
+        "quota: 100, window: 1m, algorithm: fixed_window,",
+        "quota: 100, window: 1m, algorithm: fixed_window, candidate: {quota: 5},",
+    );
+    let gateway = Gateway::start_at(&without_indentation(&rules), Clock::manual(NOW));
+    let mut client = connect(&gateway);
+    assert_eq!(client.ask("edge", vec![with_hits("user=a", 7)]).statuses(), ["ok 93"]);
+    let dry = client.ask("edge", vec![with_hits("dry=a", 12)]);
+    assert_eq!((dry.0.statuses[0].current_limit.clone(), dry.is_ok()), (None, true));
 }

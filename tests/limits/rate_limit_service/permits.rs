@@ -1,7 +1,7 @@
 //! Permits that calls take and give back.
 
 use testkit::{
-    backend::{MEMORY_AND_REDIS, on_each},
+    backend::{MEMORY_AND_REDIS, MEMORY_AND_TOPOLOGIES, on_each},
     gateway::Gateway,
     rate_limit_client::{descriptor, given_back, with_hits},
     redis_server::RedisServer,
@@ -11,10 +11,12 @@ use tidegate::{clock::Clock, rate_limit_service::messages::MetadataKind};
 
 use super::{NOW, connect, connect_first};
 
+const NOW_MS: u64 = NOW.as_unix_ms();
+
 const RULES: &str = "
     rate_limit_service:
       address: 127.0.0.1:0
-      domains: {edge: {limits: [running]}}
+      domains: {edge: {limits: [running, {limit: running, match: {permits: 'taken@*'}}]}}
     limits:
       running: {algorithm: concurrency, quota: 2, window: 30s, key: ['descriptor:job']}
     upstreams: {app: {respond: {}}}
@@ -67,13 +69,49 @@ fn an_admitted_call_reports_that_it_has_taken_permits() {
         let metadata = decided.0.dynamic_metadata.unwrap_or_default();
         metadata.fields.get("permits").cloned()
     };
-    let taken = Some(MetadataKind::Text("taken".into()).into());
+    let taken = Some(MetadataKind::Text(format!("taken@{NOW_MS}")).into());
     assert_eq!(permits(descriptor("job=a")), taken);
     assert_eq!(permits(with_hits("job=a", 0)), None, "a peek");
     assert_eq!(permits(descriptor("job=a")), taken);
     assert_eq!(permits(descriptor("job=a")), None, "refused");
     assert_eq!(permits(given_back("job=a", 1)), None);
     assert_eq!(permits(descriptor("other=a")), None, "without a limit");
+}
+
+/// The requests whose permits are lost must not live on with the leases of later ones.
+#[test]
+fn a_lost_permit_ends_with_its_lease_whatever_requests_pass() {
+    on_each(&MEMORY_AND_TOPOLOGIES, |backend| {
+        let clock = Clock::manual(NOW);
+        let fleet = backend.start(RULES, &clock);
+        let mut client = connect_first(&fleet);
+        let mut pass = |ms: u64| {
+            clock.set(NOW + ms);
+            let decided = client.ask("edge", vec![descriptor("job=a")]);
+            if decided.is_ok() {
+                clock.set(NOW + ms + 900);
+                let back = format!("job=a,permits=taken@{}", NOW_MS + ms);
+                client.ask("edge", vec![given_back(&back, 1)]);
+            }
+            decided.statuses()
+        };
+        assert_eq!(pass(0), ["ok 1"]);
+        // One is lost.
+        clock.set(NOW);
+        assert!(connect_first(&fleet).ask("edge", vec![descriptor("job=a")]).is_ok());
+        for second in 1..29 {
+            assert_eq!(pass(second * 1_000), ["ok 0"], "{second} s");
+        }
+        for second in 31..70 {
+            assert_eq!(pass(second * 1_000), ["ok 1"], "{second} s");
+        }
+        // A time at which nothing was taken, and one that is none, give nothing else back.
+        clock.set(NOW + 80_000);
+        assert!(connect_first(&fleet).ask("edge", vec![descriptor("job=a")]).is_ok());
+        let wrong = format!("job=a,permits=taken@{}", NOW_MS + 60_000);
+        let mut client = connect_first(&fleet);
+        assert_eq!(client.ask("edge", vec![given_back(&wrong, 1)]).statuses(), ["ok 1"]);
+    });
 }
 
 /// A permit that a call has not taken would come back from another request.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use tidegate_charge::{Limit, Outcome, StoreDecision};
 use tidegate_http1::Fields;
+use tidegate_limit::{MAX_UNITS, StoreTime};
 use tidegate_vocabulary::UnitWindow;
 
 use super::messages::{
@@ -20,6 +21,8 @@ pub enum LimitRole {
     /// It admits the call, and the metadata names the descriptor: `quota_mode` of
     /// envoyproxy/ratelimit.
     Reports,
+    /// It counts, and no response shows it: a limit that is not enforced, or a candidate.
+    Counts,
 }
 
 /// A limit of a descriptor, and the outcome of its charge.
@@ -48,7 +51,8 @@ impl LimitOutcome<'_> {
 /// The status of a descriptor with these limits: that of the limit which refuses, with the longest
 /// wait, or else has the least left.
 pub fn limited_status<'a>(limits: impl Iterator<Item = LimitOutcome<'a>>) -> DescriptorStatus {
-    let decided = limits.filter_map(|limit| Some((limit, limit.outcome.decided()?)));
+    let shown = limits.filter(|limit| limit.role != LimitRole::Counts);
+    let decided = shown.filter_map(|limit| Some((limit, limit.outcome.decided()?)));
     let tightest = decided.min_by_key(|(limit, decided)| {
         let decision = &decided.decision;
         (!limit.refuses(), decision.remaining, Reverse(decision.reset_at))
@@ -94,21 +98,34 @@ pub fn header_values(fields: &Fields) -> Vec<HeaderValue> {
 pub enum Permits {
     /// It has taken none.
     None,
-    /// It has taken at least one.
-    Taken,
+    /// It has taken at least one, at this time by the store's clock.
+    TakenAt(StoreTime),
+}
+
+/// What a value begins with that says when permits were taken.
+const TAKEN_AT: &str = "taken@";
+
+impl Permits {
+    /// Reads the value of an entry by which Envoy gives permits back: that of [`metadata`].
+    pub fn of_value(value: &str) -> Self {
+        let at = value.strip_prefix(TAKEN_AT).and_then(|at| at.parse().ok());
+        // The largest number that is exact in Lua, too.
+        let at = at.filter(|at| *at <= MAX_UNITS);
+        at.map_or(Self::None, |at| Self::TakenAt(StoreTime::from_unix_ms(at)))
+    }
 }
 
 /// The metadata of a response: the name of the limit that refuses, the indices of the descriptors
-/// that are over a limit which only reports, and `permits: taken`, by which Envoy knows that it has
-/// permits to give back. `None` without any.
+/// that are over a limit which only reports, and `permits: taken@TIME`, by which Envoy knows that it
+/// has permits to give back, and Tidegate which ones: TIME is in ms since 1970. `None` without any.
 pub fn metadata(
     refused_by: Option<&str>,
     reported: &[usize],
     permits: Permits,
 ) -> Option<Metadata> {
     let mut metadata = Metadata::default();
-    if permits == Permits::Taken {
-        let taken = MetadataKind::Text("taken".to_owned());
+    if let Permits::TakenAt(at) = permits {
+        let taken = MetadataKind::Text(format!("{TAKEN_AT}{}", at.as_unix_ms()));
         metadata.fields.insert("permits".to_owned(), taken.into());
     }
     if let Some(name) = refused_by {
@@ -216,6 +233,18 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_only_counts_is_not_shown() {
+        let own = pair(limit("a", 10, 60_000), true, 3);
+        let candidate = pair(Limit { enforce: false, ..limit("b", 5, 60_000) }, false, 0);
+        let outcomes = [(&own, LimitRole::Refuses), (&candidate, LimitRole::Counts)];
+        let outcomes =
+            outcomes.map(|((limit, outcome), role)| LimitOutcome { limit, outcome, role });
+        let shown = limited_status(outcomes.into_iter());
+        assert_eq!((shown.current_limit.unwrap().name.as_str(), shown.limit_remaining), ("a", 3));
+        assert_eq!(limited_status(outcomes[1..].iter().copied()), unlimited_status());
+    }
+
+    #[test]
     fn large_numbers_are_lowered_to_what_the_protocol_has() {
         let wide = status(&[pair(limit("a", 1 << 40, 60_000), true, 1 << 39)]);
         assert_eq!(wide.current_limit.unwrap().requests_per_unit, u32::MAX);
@@ -232,8 +261,13 @@ mod tests {
     #[test]
     fn metadata_names_who_refuses_and_who_reports() {
         assert_eq!(metadata(None, &[], Permits::None), None);
-        let fields = metadata(None, &[], Permits::Taken).unwrap().fields;
-        assert_eq!(fields["permits"], MetadataKind::Text("taken".into()).into());
+        let fields = metadata(None, &[], Permits::TakenAt(NOW)).unwrap().fields;
+        let value = format!("taken@{}", NOW.as_unix_ms());
+        assert_eq!(fields["permits"], MetadataKind::Text(value.clone()).into());
+        assert_eq!(Permits::of_value(&value), Permits::TakenAt(NOW));
+        for other in ["taken", "taken@", "taken@x", "taken@-1", "taken@9007199254740992", "5"] {
+            assert_eq!(Permits::of_value(other), Permits::None, "{other}");
+        }
         let fields = metadata(Some("per-user"), &[2], Permits::None).unwrap().fields;
         assert_eq!(fields["refused_by"], MetadataKind::Text("per-user".into()).into());
         let list = MetadataList { values: vec![MetadataKind::Number(2.0).into()] };

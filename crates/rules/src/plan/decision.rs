@@ -364,7 +364,7 @@ impl PendingDecision {
                 }
                 let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
                 let decision = pending.whole.insert(RouteDecision::default());
-                decision.read(route, subject, ChargeContext { secret, overrides })
+                decision.read(route, subject, ChargeContext::new(secret, overrides))
             })
         };
         if let Err(error) = read {
@@ -418,7 +418,7 @@ impl<'d> DeferredDecision<'d> {
     ) -> Result<&'d RouteDecision, GatewayError> {
         check_consumer(route, subject.consumer)?;
         let decision = self.place.insert(RouteDecision::default());
-        decision.read(route, subject, ChargeContext { secret, overrides: self.overrides })?;
+        decision.read(route, subject, ChargeContext::new(secret, self.overrides))?;
         Ok(decision)
     }
 }

@@ -186,6 +186,26 @@ pub struct ChargeContext<'c> {
     pub secret: KeySecret,
     /// The overrides; `None` if there are none.
     pub overrides: Option<&'c OverridesAt>,
+    /// The callers that are charged.
+    pub callers: ChargedCallers,
+}
+
+impl<'c> ChargeContext<'c> {
+    /// The context of a request, which charges the callers that it may.
+    pub fn new(secret: KeySecret, overrides: Option<&'c OverridesAt>) -> Self {
+        Self { secret, overrides, callers: ChargedCallers::Admissible }
+    }
+}
+
+/// The callers that are charged.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ChargedCallers {
+    /// Those to which the limit applies and whom it does not block.
+    #[default]
+    Admissible,
+    /// All: what has happened is charged, or given back, whatever a plan or an override says now.
+    /// Without another quota, the limit's own applies.
+    All,
 }
 
 impl LimitPolicy {
@@ -271,6 +291,7 @@ impl LimitPolicy {
     ) -> Result<Option<QuotaChoice>, ChargePlanError> {
         let quota = self.choice(key, subject, context.overrides)?;
         match self.limit_kind(&quota) {
+            _ if context.callers == ChargedCallers::All => Ok(Some(quota)),
             LimitKind::Quota => Ok(Some(quota)),
             LimitKind::Blocked if self.limit.enforce => Err(match quota {
                 QuotaChoice::Override(_) => ChargePlanError::OverrideBlocked,

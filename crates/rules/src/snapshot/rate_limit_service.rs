@@ -9,6 +9,7 @@
 //! | `tree` | the tree of descriptors of a file of envoyproxy/ratelimit |
 
 mod check;
+mod hits;
 mod named;
 mod plan;
 mod replaces;
@@ -211,8 +212,12 @@ fn plain_text(text: &str) -> String {
 impl RateLimitDomain {
     /// What the limit with this index does with a call that it does not admit.
     pub fn role(&self, limit: u16) -> LimitRole {
-        if self.reporting.contains(&usize::from(limit)) {
+        let index = usize::from(limit);
+        let is_own = matches!(self.rules, DescriptorRules::Named(_));
+        if self.reporting.contains(&index) {
             LimitRole::Reports
+        } else if is_own && self.limits.get(index).is_some_and(|own| !own.limit.enforce) {
+            LimitRole::Counts
         } else {
             LimitRole::Refuses
         }

@@ -4,20 +4,23 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_charge::{Key, Limit, LimitIdentity};
-use tidegate_envoy::rate_limit_service::UnitWindow;
 use tidegate_envoy::rate_limit_service::messages::{
     RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit,
 };
+use tidegate_envoy::rate_limit_service::{Permits, UnitWindow};
 use tidegate_identity::{
-    Consumer, DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
+    DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
 };
 use tidegate_limit::{Algorithm, MAX_UNITS, Quota};
 
+use super::hits::{Counting, Hits};
 use super::named::RuleEffect;
 use super::tree::{FoundRate, NodeLimit};
 use super::{DescriptorRules, RateLimitDomain};
 use crate::snapshot::policy::RequestedLimit;
-use crate::snapshot::{ChargeContext, LimitPolicy, PlannedCharge, PlannedCharges, QuotaChoice};
+use crate::snapshot::{
+    ChargeContext, ChargedCallers, LimitPolicy, PlannedCharge, PlannedCharges, QuotaChoice,
+};
 
 type DescriptorEntries<'r> = SmallVec<[DescriptorEntry<'r>; 4]>;
 type FoundRates<'t> = SmallVec<[Option<FoundRate<'t>>; 4]>;
@@ -51,6 +54,8 @@ pub struct PlannedHit {
     pub act: HitAct,
     /// The limit, the key and the cost. Of a peek, the cost of one hit.
     pub charge: PlannedCharge,
+    /// When the permits were taken that a refund gives back, if the descriptor says it.
+    pub taken: Permits,
 }
 
 /// What a hit does.
@@ -128,22 +133,37 @@ impl RateLimitDomain {
         let found = self.found_rates(call, &all);
         for (index, (descriptor, entries)) in call.descriptors.iter().zip(&all).enumerate() {
             let hits = Hits::of(descriptor, call.hits_addend);
+            let counting = self.counting(hits);
             let (charges, rule) = match (&descriptor.limit, &self.rules) {
                 (Some(own), _) => self.requested_charges(index, entries, own, context)?,
                 (None, DescriptorRules::Named(rules)) => {
                     let consumer = consumers.get(index).and_then(Option::as_ref);
                     let consumer = consumer.map(OwnedConsumer::view);
-                    self.effect_charges(rules.find(entries), entries, consumer, context)
+                    let counted = |limits: &[usize]| {
+                        Subject::with_descriptor(entries, consumer, |subject| {
+                            self.named_charges(limits, subject, counting, context)
+                        })
+                    };
+                    effect_charges(rules.find(entries), counted)
                 }
-                (None, DescriptorRules::Tree(_)) => self.found_charges(index, &found, context),
+                (None, DescriptorRules::Tree(_)) => {
+                    self.found_charges(index, &found, counting, context)
+                }
             };
             planned.rules.push(rule);
             if hits.are_several() && !self.take_only_permits(&charges) {
                 planned.on_refusal = self.late_hits;
             }
+            let taken = match hits.act {
+                HitAct::Refund => taken_of(entries),
+                HitAct::Charge | HitAct::Peek => Permits::None,
+            };
             for mut charge in charges {
                 charge.cost = hits.cost(charge.cost);
-                planned.add(index, hits.act, charge);
+                planned.add(
+                    index,
+                    PlannedHit { act: hits.act, charge, taken, descriptors: SmallVec::new() },
+                );
             }
         }
         Ok(planned)
@@ -158,24 +178,14 @@ impl RateLimitDomain {
         !charges.is_empty() && charges.iter().all(takes_permits)
     }
 
-    /// The charges of one hit to the limits of a rule.
-    fn effect_charges(
-        &self,
-        effect: Option<&RuleEffect>,
-        entries: &[DescriptorEntry<'_>],
-        consumer: Option<Consumer<'_>>,
-        context: ChargeContext<'_>,
-    ) -> (PlannedCharges, DescriptorRule) {
-        match effect {
-            None | Some(RuleEffect::Unlimited) => (PlannedCharges::new(), DescriptorRule::Limits),
-            Some(RuleEffect::Blocked(limit)) => {
-                (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(limit)))
+    /// What the hits count, whatever a plan or an override says of their caller now.
+    fn counting(&self, hits: Hits) -> Counting {
+        match hits.act {
+            HitAct::Refund => Counting::All,
+            HitAct::Charge if hits.are_several() && self.late_hits == OnRefusal::Overdraw => {
+                Counting::Blocked
             }
-            Some(RuleEffect::Counted(limits)) => {
-                Subject::with_descriptor(entries, consumer, |subject| {
-                    self.named_charges(limits, subject, context)
-                })
-            }
+            HitAct::Charge | HitAct::Peek => Counting::Admissible,
         }
     }
 
@@ -184,6 +194,7 @@ impl RateLimitDomain {
         &self,
         limits: &[usize],
         subject: &Subject<'_>,
+        counting: Counting,
         context: ChargeContext<'_>,
     ) -> (PlannedCharges, DescriptorRule) {
         let mut charges = PlannedCharges::new();
@@ -193,8 +204,13 @@ impl RateLimitDomain {
             let cost = policy.limit.cost;
             // A descriptor has no header and no body, so the only error is a plan or an override
             // that blocks.
-            if policy.add_with_cost(index, cost, subject, context, &mut charges).is_err() {
+            let added = policy.add_with_cost(index, cost, subject, context, &mut charges);
+            if added.is_err() && counting != Counting::All {
                 rule = DescriptorRule::Blocked(Arc::clone(&policy.limit));
+            }
+            if counting.includes(added.is_err()) {
+                let context = ChargeContext { callers: ChargedCallers::All, ..context };
+                let _ = policy.add_with_cost(index, cost, subject, context, &mut charges);
             }
         }
         (charges, rule)
@@ -218,6 +234,7 @@ impl RateLimitDomain {
         &self,
         index: usize,
         found: &[Option<FoundRate<'_>>],
+        counting: Counting,
         context: ChargeContext<'_>,
     ) -> (PlannedCharges, DescriptorRule) {
         let none = (PlannedCharges::new(), DescriptorRule::Limits);
@@ -237,8 +254,12 @@ impl RateLimitDomain {
         };
         let policy: &LimitPolicy = &self.limits[limit];
         let key = Key(descriptor_values_key(values.iter().copied(), context.secret));
-        let chosen =
-            Subject::with_descriptor(&[], None, |subject| policy.quota_of(key, subject, context));
+        let of_all = ChargeContext { callers: ChargedCallers::All, ..context };
+        let (chosen, any) = Subject::with_descriptor(&[], None, |subject| {
+            (policy.quota_of(key, subject, context), policy.quota_of(key, subject, of_all))
+        });
+        let is_blocked = chosen.is_err();
+        let any = any.ok().flatten().filter(|_| counting.includes(is_blocked));
         let charge = |quota| PlannedCharge {
             limit_index: u16::try_from(limit).unwrap_or(u16::MAX),
             key,
@@ -246,10 +267,13 @@ impl RateLimitDomain {
             quota,
             billing_day: None,
         };
-        match chosen {
-            Ok(quota) => (quota.into_iter().map(charge).collect(), DescriptorRule::Limits),
-            Err(_) => (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(&policy.limit))),
-        }
+        let rule = if is_blocked && counting != Counting::All {
+            DescriptorRule::Blocked(Arc::clone(&policy.limit))
+        } else {
+            DescriptorRule::Limits
+        };
+        let quota = any.or_else(|| chosen.ok().flatten());
+        (quota.into_iter().map(charge).collect(), rule)
     }
 
     /// The charge of one hit to the limit that a descriptor has of its own.
@@ -299,54 +323,43 @@ fn entries_of(descriptor: &RateLimitDescriptor) -> DescriptorEntries<'_> {
     entries.map(|entry| DescriptorEntry::new(&entry.key, &entry.value)).collect()
 }
 
-/// The hits of a descriptor.
-#[derive(Clone, Copy)]
-struct Hits {
-    act: HitAct,
-    count: u64,
+/// The charges by a rule; `counted` makes those of one hit to its limits.
+fn effect_charges(
+    effect: Option<&RuleEffect>,
+    counted: impl FnOnce(&[usize]) -> (PlannedCharges, DescriptorRule),
+) -> (PlannedCharges, DescriptorRule) {
+    match effect {
+        None | Some(RuleEffect::Unlimited) => (PlannedCharges::new(), DescriptorRule::Limits),
+        Some(RuleEffect::Blocked(limit)) => {
+            (PlannedCharges::new(), DescriptorRule::Blocked(Arc::clone(limit)))
+        }
+        Some(RuleEffect::Counted(limits)) => counted(limits),
+    }
 }
 
-impl Hits {
-    /// The hits of `descriptor` in a call with `addend` hits.
-    fn of(descriptor: &RateLimitDescriptor, addend: u32) -> Self {
-        let of_call = u64::from(addend.max(1));
-        let count = descriptor.hits_addend.map_or(of_call, |own| own.value);
-        let act = match (count, descriptor.is_negative_hits) {
-            (0, _) => HitAct::Peek,
-            (_, true) => HitAct::Refund,
-            (_, false) => HitAct::Charge,
-        };
-        Self { act, count }
-    }
-
-    /// True if more than one hit is charged.
-    fn are_several(self) -> bool {
-        self.act == HitAct::Charge && self.count > 1
-    }
-
-    /// The cost of the hits, if one of them costs `one`.
-    fn cost(self, one: u64) -> u64 {
-        let count = if self.act == HitAct::Peek { 1 } else { self.count };
-        one.saturating_mul(count).min(MAX_UNITS)
-    }
+/// When the permits were taken that a descriptor gives back.
+fn taken_of(entries: &[DescriptorEntry<'_>]) -> Permits {
+    let found = entries.iter().map(|entry| Permits::of_value(entry.value));
+    found.into_iter().find(|found| *found != Permits::None).unwrap_or(Permits::None)
 }
 
 impl PlannedCall {
     /// Adds a hit, or joins it with an earlier one of the same record.
-    fn add(&mut self, descriptor: usize, act: HitAct, charge: PlannedCharge) {
+    fn add(&mut self, descriptor: usize, mut new: PlannedHit) {
         let is_same = |hit: &&mut PlannedHit| {
-            let own = &hit.charge;
-            (hit.act, own.limit_index, own.key) == (act, charge.limit_index, charge.key)
+            let (own, charge) = (&hit.charge, &new.charge);
+            (hit.act, hit.taken, own.limit_index, own.key)
+                == (new.act, new.taken, charge.limit_index, charge.key)
                 && own.quota == charge.quota
         };
         if let Some(hit) = self.hits.iter_mut().find(is_same) {
             hit.descriptors.push(descriptor);
-            if act != HitAct::Peek {
-                hit.charge.cost = hit.charge.cost.saturating_add(charge.cost).min(MAX_UNITS);
+            if new.act != HitAct::Peek {
+                hit.charge.cost = hit.charge.cost.saturating_add(new.charge.cost).min(MAX_UNITS);
             }
         } else {
-            let descriptors = SmallVec::from_iter([descriptor]);
-            self.hits.push(PlannedHit { descriptors, act, charge });
+            new.descriptors.push(descriptor);
+            self.hits.push(new);
         }
     }
 

@@ -67,7 +67,7 @@ fn snapshot() -> Snapshot {
 /// Asserts what holds for the plan of every call.
 fn check(snapshot: &Snapshot, call: &RateLimitRequest, plan: Option<&str>) {
     let domain = &snapshot.rate_limit_service.as_ref().expect("the service").domains["edge"];
-    let context = ChargeContext { secret: KeySecret(1, 2), overrides: None };
+    let context = ChargeContext::new(KeySecret(1, 2), None);
     let names = domain.consumers_of(call);
     assert_eq!(names.len(), call.descriptors.len());
     let consumers: Vec<Option<OwnedConsumer>> =
