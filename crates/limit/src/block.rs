@@ -1,6 +1,6 @@
 //! The block: refuses a caller for some time after another limit has refused it too often.
 //!
-//! A block is charged beside the limit that it belongs to ([`super::Limit::block`]), under the same
+//! A block is charged beside the limit that it belongs to, under the same
 //! key. A charge counts nothing. What is counted are the limit's refusals ([`count_refusals`]), in
 //! a window that begins with the first one. At `after` refusals the block begins. It ends
 //! `duration` ms later, whatever arrives meanwhile.
