@@ -8,9 +8,13 @@ use super::section::Section;
 
 /// Adds one note for all routes whose `allow` or `deny` such a path evades. It names the first.
 pub(super) fn add(root: &Section<'_>, config: &Config) {
+    // Few, also among thousands of routes.
+    let all: Vec<&RouteConfig> = config.routes.iter().filter(|route| is_catch_all(route)).collect();
     let evaded = |(index, route): (usize, &RouteConfig)| {
-        let others = config.routes.iter();
-        let around = others.into_iter().find(|other| leads_around(other, route));
+        if !is_restricted(route) {
+            return None;
+        }
+        let around = all.iter().find(|other| leads_around(other, route));
         around.map(|other| (index, other.name.clone()))
     };
     let mut evaded = config.routes.iter().enumerate().filter_map(evaded);
@@ -32,15 +36,16 @@ pub(super) fn add(root: &Section<'_>, config: &Config) {
     root.at("routes").index(index).at(key).note(what, expected);
 }
 
-/// True if `other` forwards every path to the upstream of `route`, for clients that `route` refuses
-/// on its path.
+/// True if the route refuses some clients on a part of the paths.
+fn is_restricted(route: &RouteConfig) -> bool {
+    (route.allow.is_some() || !route.deny.is_empty()) && !is_catch_all(route)
+}
+
+/// True if `other`, which matches every path, forwards to the upstream of `route` for clients that
+/// `route` refuses on its path.
 fn leads_around(other: &RouteConfig, route: &RouteConfig) -> bool {
-    let is_restricted = route.allow.is_some() || !route.deny.is_empty();
     let has_its_host = other.matches.host.is_none() || other.matches.host == route.matches.host;
-    is_restricted
-        && !is_catch_all(route)
-        && is_catch_all(other)
-        && has_its_host
+    has_its_host
         && route.upstream.is_some()
         && other.upstream == route.upstream
         && (&other.allow, &other.deny) != (&route.allow, &route.deny)
