@@ -1,4 +1,4 @@
-//! Header fields as [`Fields`], and as the `http::HeaderMap` of HTTP/2 libraries. Pure.
+//! Header fields as [`Fields`], and as an `http::HeaderMap`, which HTTP/2 libraries take. Pure.
 
 use bytes::Bytes;
 use http::{

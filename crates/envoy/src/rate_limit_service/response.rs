@@ -109,7 +109,7 @@ impl Permits {
     /// Reads the value of an entry by which Envoy gives permits back: that of [`metadata`].
     pub fn of_value(value: &str) -> Self {
         let at = value.strip_prefix(TAKEN_AT).and_then(|at| at.parse().ok());
-        // The largest number that is exact in Lua, too.
+        // Up to it, numbers are exact also in Lua.
         let at = at.filter(|at| *at <= MAX_UNITS);
         at.map_or(Self::None, |at| Self::TakenAt(StoreTime::from_unix_ms(at)))
     }
