@@ -45,11 +45,7 @@ const RESERVED: [Reserved; 14] = [
     Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
     Reserved {
         path: "schemars",
-        only: &[
-            "crates/scalar/src/lib.rs",
-            "crates/config/src/schema/",
-            "src/admin/openapi/",
-        ],
+        only: &["crates/scalar/src/lib.rs", "crates/config/src/schema/", "src/admin/openapi/"],
         why: "only tests make schemas; the program has them as files",
     },
     Reserved {
@@ -74,11 +70,7 @@ const RESERVED: [Reserved; 14] = [
     },
     Reserved {
         path: "std::env",
-        only: &[
-            "src/main.rs",
-            "crates/config/src/schema/files.rs",
-            "src/admin/openapi/tests.rs",
-        ],
+        only: &["src/main.rs", "crates/config/src/schema/files.rs", "src/admin/openapi/tests.rs"],
         why: "the environment is an input, of the program and of the tests that write files",
     },
     Reserved { path: "env", only: &["src/main.rs"], why: "the environment is an input" },
