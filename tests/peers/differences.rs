@@ -221,6 +221,39 @@ two dots, encoded :: envoy :: 200 200 closed | GET /a/%2e%2E/b host=a ; GET /end
 two slashes :: envoy :: 200 200 closed | GET //a//b host=a ; GET /end host=a :: paths are routed, counted and forwarded in one form; `path: as_sent` keeps the bytes
 upgrade required :: envoy :: 426 "no" 200 closed | GET /answers/upgrade-required host=a ; GET /end host=a :: a 426 must have `Upgrade`: RFC 9110, 15.5.22
 via :: envoy :: 200 200 closed | GET /via host=a via="1.1 other" ; GET /end host=a :: each proxy adds itself: RFC 9110, 7.6.3; `via: false` switches it off
+NUL, encoded :: caddy :: 200 200 closed | GET /a%00b host=a ; GET /end host=a :: some recipients end the path at the NUL
+an upgrade with a body :: caddy :: 200 "ok" 200 closed | POST /answers/an-upgrade-with-a-body host=a upgrade="websocket" body="hello" ; GET /end host=a :: a WebSocket request has no body, so it is no upgrade; Caddy forwards the field without its option
+answer folded :: caddy :: 200 x-kept="y z" "ok" 200 closed | GET /answers/answer-folded host=a ; GET /end host=a :: obsolete, and recipients unfold it differently
+answer length and chunked :: caddy :: 200 "ok" 200 closed | GET /answers/answer-length-and-chunked host=a ; GET /end host=a :: ambiguous length: an upstream that sends both may be attacked through us
+answer length twice alike :: caddy :: 200 "ok" 200 closed | GET /answers/answer-length-twice-alike host=a ; GET /end host=a :: two lengths, even if equal, suggest response splitting
+answer via :: caddy :: 200 "ok" 200 closed | GET /answers/answer-via host=a ; GET /end host=a :: Caddy replaces the entry of an earlier proxy
+answer with 9 KiB of trailers :: caddy :: 200 cut closed | GET /answers/answer-with-9-KiB-of-trailers host=a :: our bound for trailers of a response is 64 KiB
+answer with a space before the colon :: caddy :: 200 "ok" 200 closed | GET /answers/answer-with-a-space-before-the-colon host=a ; GET /end host=a :: recipients read such a name differently: RFC 9112, 5.1
+answer with bare LFs :: caddy :: 200 "ok" 200 closed | GET /answers/answer-with-bare-LFs host=a ; GET /end host=a :: recipients disagree on whether a bare LF ends a line
+chunk size with 40 zeros :: caddy :: 502 closed |  :: refused by both; the fault is the client's, not the upstream's
+chunk size without a number :: caddy :: 502 closed |  :: refused by both; the fault is the client's, not the upstream's
+chunked, complete :: caddy :: 200 200 closed | POST /framed host=a in chunks body="hello" ; GET /end host=a :: the whole body has arrived, so its length is sent: some servers answer 411 without it
+dot in a name :: caddy :: 200 200 closed | GET /a host=a ; GET /end host=a :: Caddy drops such names; we drop those that imitate a key or framing field
+dot segment :: caddy :: 200 200 closed | GET /./a/./b host=a ; GET /end host=a :: Caddy forwards the path as it was sent; limits and routes count its normal form
+encoding malformed :: caddy :: 400 closed |  :: refused by both; the connection is in sync and is kept
+expect empty :: caddy :: 200 200 closed | POST /a host=a expect="" body="hello" ; GET /end host=a :: an empty list expects nothing
+expect in capitals :: caddy :: 100 200 200 closed | POST /a host=a expect="100-CONTINUE" body="hello" ; GET /end host=a :: Caddy has answered the client and forwards the expectation all the same
+expect more :: caddy :: 100 200 200 closed | POST /a host=a expect="100-continue, more" body="hello" ; GET /end host=a :: an unknown expectation is a 417: RFC 9110, 10.1.1
+expect twice :: caddy :: 100 200 200 closed | POST /a host=a expect="100-continue, 100-continue" body="hello" ; GET /end host=a :: Caddy has answered the client and forwards the expectation all the same
+expect with a comma :: caddy :: 100 200 200 closed | POST /a host=a expect="100-continue," body="hello" ; GET /end host=a :: Caddy has answered the client and forwards the expectation all the same
+expect, continued :: caddy :: 100 100 200 200 closed | POST /continues host=a expect="100-continue" body="hello" ; GET /end host=a :: Caddy answers the client itself, and once more when the upstream does
+expect, refused :: caddy :: 100 waits | POST /refused-early host=a expect="100-continue" || waits | POST /refused-early host=a expect="100-continue" :: Caddy asks for a body that the upstream has refused
+letter, encoded :: caddy :: 200 200 closed | GET /%61%7Eb host=a ; GET /end host=a :: Caddy forwards the path as it was sent; limits and routes count its normal form
+not modified with a length :: caddy :: 304 200 closed | GET /answers/not-modified-with-a-length host=a ; GET /end host=a :: Caddy drops the length of the representation
+status above 599 :: caddy :: 700 "ok" 200 closed | GET /answers/status-above-599 host=a ; GET /end host=a :: not a status: RFC 9110, 15
+switch without a question :: caddy :: 200 200 closed | GET /answers/switch-without-a-question host=a ; GET /end host=a :: the client asked for no tunnel; Caddy makes a 200 of the answer
+two dots :: caddy :: 200 200 closed | GET /a/../b host=a ; GET /end host=a :: Caddy forwards the path as it was sent; limits and routes count its normal form
+two dots above the root :: caddy :: 200 200 closed | GET /../a host=a ; GET /end host=a :: recipients read it differently
+two dots, encoded :: caddy :: 200 200 closed | GET /a/%2e%2E/b host=a ; GET /end host=a :: Caddy forwards the path as it was sent; limits and routes count its normal form
+two slashes :: caddy :: 200 200 closed | GET //a//b host=a ; GET /end host=a :: Caddy forwards the path as it was sent; limits and routes count its normal form
+underscore in another name :: caddy :: 200 200 closed | GET /a host=a ; GET /end host=a :: Caddy drops such names; we drop those that imitate a key or framing field
+upgrade required :: caddy :: 426 "no" 200 closed | GET /answers/upgrade-required host=a ; GET /end host=a :: Caddy drops the field that says which protocol is required
+via :: caddy :: 200 200 closed | GET /via host=a via="1.1 other" ; GET /end host=a :: each proxy adds itself: RFC 9110, 7.6.3
 "#;
 
 /// One line of the table.

@@ -1,4 +1,4 @@
-//! Tidegate compared with nginx and HAProxy (Debian's packages), and with Envoy (from PyPI) for
+//! Tidegate compared with nginx and HAProxy (Debian's packages), and with Envoy and Caddy (from PyPI) for
 //! what public reports are about: the same bytes to each, with the same kind of upstream, and what
 //! the client and the upstream observe. The differences are listed in [`differences::all`], each
 //! with its reason; a missing or outdated entry fails.
@@ -61,13 +61,14 @@ fn differences_from_other_proxies_are_listed_with_reasons() {
         (Peer::nginx(), &all),
         (Peer::haproxy(), &all),
         (Peer::envoy(), &only_reported),
+        (Peer::caddy(), &only_reported),
     ];
     let [own, others @ ..] = thread::scope(|scope| {
         let running = peers.each_ref().map(|(peer, streams)| scope.spawn(|| run(peer, streams)));
         running.map(|running| running.join().expect("no run panics"))
     });
     let mut faults = String::new();
-    for (name, theirs) in ["nginx", "haproxy", "envoy"].iter().zip(&others) {
+    for (name, theirs) in ["nginx", "haproxy", "envoy", "caddy"].iter().zip(&others) {
         compare(&mut faults, name, &own, theirs);
     }
     assert!(faults.is_empty(), "\n{faults}");

@@ -193,6 +193,24 @@ backend back
         })
     }
 
+    pub(crate) fn caddy() -> Self {
+        Self::start(&[&interpreters::caddy()], |_, port, upstream| {
+            let config = json!({
+                "admin": {"disabled": true},
+                "logging": {"logs": {"default": {"level": "FATAL"}}},
+                "apps": {"http": {"servers": {"front": {
+                    "listen": [format!("127.0.0.1:{port}")],
+                    "automatic_https": {"disable": true},
+                    "routes": [{"handle": [{
+                        "handler": "reverse_proxy",
+                        "upstreams": [{"dial": upstream.to_string()}],
+                    }]}],
+                }}}},
+            });
+            (config.to_string(), ["run", "--config"].map(str::to_owned).to_vec())
+        })
+    }
+
     /// Starts the first of `commands` that is installed, with a configuration for a directory, a
     /// port and an upstream. The path of the configuration is the last argument.
     fn start(
@@ -258,6 +276,8 @@ backend back
             Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
         );
         parts.push(if is_waiting { "waits" } else { "closed" }.to_owned());
-        format!("{} | {}", parts.join(" "), self.recorder.take().join(" ; "))
+        let shown = format!("{} | {}", parts.join(" "), self.recorder.take().join(" ; "));
+        // Caddy's own, in every response.
+        shown.replace(" via=\"1.1 Caddy\"", "").replace(" via=\"1.0 Caddy\"", "")
     }
 }
