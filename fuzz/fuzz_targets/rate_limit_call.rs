@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(call) = RateLimitRequest::decode(bytes) else { return };
     let service = SNAPSHOT.rate_limit_service.as_ref().expect("the service");
     let domain = &service.domains["edge"];
-    let context = ChargeContext { secret: KeySecret(1, 2), overrides: None };
+    let context = ChargeContext::new(KeySecret(1, 2), None);
     let names = domain.consumers_of(&call);
     assert_eq!(names.len(), call.descriptors.len());
     let consumers: Vec<Option<OwnedConsumer>> =
