@@ -32,7 +32,7 @@ fn server(scheme: &'static str) -> Upstream {
 
 #[test]
 fn a_login_of_a_connection_is_not_shared() {
-    for scheme in ["NTLM", "Negotiate", "negotiate"] {
+    for scheme in ["NTLM", "Negotiate", "negotiate", "Nego2", "Kerberos", "CredSSP"] {
         let server = server(scheme);
         let gateway = Gateway::for_every_protocol(&fill(
             "
@@ -49,6 +49,26 @@ fn a_login_of_a_connection_is_not_shared() {
                 assert_eq!(protocol.get(&gateway, "/", "").status, 401, "{scheme} of another");
             }
         });
+    }
+}
+
+/// The server says that a login lasts, whatever its scheme.
+#[test]
+fn a_connection_with_a_login_that_lasts_is_not_shared() {
+    let server = Upstream::with_response(
+        "HTTP/1.1 200 X\r\nPersistent-Auth: true\r\nContent-Length: 0\r\n\r\n",
+    );
+    let gateway = Gateway::start(&fill(
+        "
+        workers: 1
+        upstreams: {app: {targets: ['{target}']}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: app}]
+        ",
+        [("target", server.target())],
+    ));
+    for requests in 1..4 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+        assert_eq!(server.connections(), requests);
     }
 }
 
