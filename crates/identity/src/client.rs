@@ -90,6 +90,8 @@ impl TrustedProxies {
         }
         let lines = headers.get_all(X_FORWARDED_FOR).rev();
         let entries = lines.flat_map(|line| line.rsplit(|byte| *byte == b','));
+        // An empty entry ends the search, as an unreadable one does: a proxy that does not know its
+        // peer may write one, and what stands before it then comes from anyone.
         let mut addresses = entries.map_while(parse_address).take(MAX_HOPS);
         match addresses.find(|address| !self.contains(*address)) {
             Some(ip) => ClientAddress { ip, source: AddressSource::Forwarded },

@@ -80,6 +80,22 @@ fn rotated_keys_are_found_and_dropped_ones_forgotten() {
 }
 
 #[test]
+fn a_key_that_is_replaced_under_its_name_is_found() {
+    let issue = || Issued::new(&[("own", "ES256")], &[token("own", "acme", json!({}))]);
+    let (before, after) = (issue(), issue());
+    let host = KeyHost::new(KeyAnswer::Set(before.set(&["own"])));
+    let upstream = Upstream::hello();
+    let clock = Clock::simulated(START);
+    let gateway = Gateway::start_at(&open_rules(&host.url(), &upstream), clock.clone());
+    assert_eq!((ask(&gateway, &before, 0).status, ask(&gateway, &after, 0).status), (200, 401));
+    host.answer(KeyAnswer::Set(after.set(&["own"])));
+    clock.advance(PAUSE);
+    eventually("the new key", || ask(&gateway, &after, 0).status == 200);
+    assert_eq!(ask(&gateway, &before, 0).status, 401, "it is forgotten");
+    assert_eq!(host.server.request_count(), 2);
+}
+
+#[test]
 fn unknown_keys_cause_few_fetches() {
     let tokens: Vec<_> = (0..30)
         .map(|index| {

@@ -160,9 +160,9 @@ impl JwtMethod {
                 JwtError::UnknownKey if live.may_have_newer(header_of(token)) => {
                     JwtRefusal::KeysUnavailable
                 }
-                // The key may be a newer one. Unlike above, a signature was verified, which a
-                // failure must count.
-                JwtError::OtherSignature => {
+                // The key may be a newer one, also with the name of an older one. Unlike above, a
+                // signature was verified, which a failure must count.
+                JwtError::Signature | JwtError::OtherSignature => {
                     live.want_newer();
                     JwtRefusal::Invalid
                 }
