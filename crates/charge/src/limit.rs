@@ -8,7 +8,7 @@ use tidegate_vocabulary::OnFailure;
 
 use super::LimitIdentity;
 
-/// What the name of a block has after that of its limit. No configured name has the character `~`.
+/// Suffix of a block's name, after its limit's name. No configured name has the character `~`.
 const BLOCK_SUFFIX: &str = "~block";
 
 /// Distinguishes the fingerprints of blocks. It must not change, because records in Redis have it
@@ -97,8 +97,7 @@ impl Limit {
         if self.by_billing_day.is_some() { limit.with_billing_days() } else { limit }
     }
 
-    /// The limit, where the months of a consumer start at its billing day. No other than a
-    /// calendar's months do.
+    /// The limit with a copy for each billing day, if it counts calendar months.
     #[must_use]
     pub fn with_billing_days(self) -> Self {
         let Algorithm::CalendarWindow(calendar) = self.quota.algorithm else { return self };

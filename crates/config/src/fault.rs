@@ -47,9 +47,9 @@ impl Fault {
         }
     }
 
-    /// A fault in a file that has an item of a list in each line: in this one.
+    /// A fault in a line of a file whose lines are the items of a list.
     pub(super) fn in_item(file: &str, item: &str, location: Location, mismatch: &Mismatch) -> Self {
-        // As an item of a list, its values are hidden as in one.
+        // In brackets, the line is a list, and the same values are hidden as in a list of YAML.
         let text = FileText::new(file, format!("[{item}]"));
         let in_list = Location { line: 1, column: location.column + 1, ..location };
         let fault = Self::new(&text, in_list, mismatch);

@@ -49,7 +49,7 @@ const VARIABLES: [&str; 10] = [
 pub struct Shown(String);
 
 impl Shown {
-    /// The text between the brackets in which it was read.
+    /// The text without the brackets around it.
     pub(super) fn without_brackets(&self) -> Self {
         let text = self.0.strip_prefix('[').unwrap_or(&self.0);
         Self(text.strip_suffix(']').unwrap_or(text).to_owned())

@@ -120,7 +120,7 @@ impl Gateway {
         Some(OverridesAt { table, now: self.shared.clock.store_time() })
     }
 
-    /// The answer to a request for which nothing is checked.
+    /// The answer to a request that needs no further check.
     pub(super) fn answer(request: &mut RequestContext, answer: &LocalAnswer) -> LocalReply {
         record_admission(request, None);
         cors::answer(answer, request)
@@ -185,7 +185,7 @@ impl Gateway {
             Some(auth) => {
                 let identified = match self.identify(peer, request, auth) {
                     Ok(None) => Ok(()),
-                    // Boxed, as every wait here, so that other requests do not carry its state.
+                    // Waits are boxed here, so that other requests do not carry their state.
                     Ok(Some(proof)) => Box::pin(self.verify(peer, request, auth, proof)).await,
                     Err(error) => Err(refused_at_once(request, error)?),
                 };

@@ -49,8 +49,8 @@ impl Gateway {
         let outcome = loop {
             // In place: it is large.
             match decision.next {
-                // Boxed, so that other requests do not carry its state. The message is read once: a
-                // second time the body has none, which is a refusal.
+                // Boxed, so that other requests do not carry its state. This ends: a second read
+                // finds no message, and refuses.
                 NextStep::ReadCheck(door) => {
                     decision.next = Box::pin(self.read_check(peer, &mut request, door)).await;
                 }

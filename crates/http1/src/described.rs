@@ -8,8 +8,8 @@
 //! | [`RequestDescription::ORIGINAL_URL`] | `X-Original-Method` | `X-Original-URL` | its own, or `Host` |
 //!
 //! A proxy overwrites the fields of its own family and passes on others, which its client may have
-//! invented. So fields of two families are an error, as is a field that is sent twice: no
-//! choice is made between two requests.
+//! invented. So fields of two families are an error, and so is a field that is sent twice.
+//! Nothing chooses between two requests.
 //!
 //! The message that carries the description is called the question. The described request is what
 //! is asked about.

@@ -1,8 +1,8 @@
 //! The block: refuses a caller for some time after another limit has refused it too often.
 //!
-//! A block is charged beside the limit that it belongs to, under the same
-//! key. A charge counts nothing. What is counted are the limit's refusals ([`count_refusals`]), in
-//! a window that begins with the first one. At `after` refusals the block begins. It ends
+//! A block is charged beside the limit that it belongs to, under the same key. A charge counts
+//! nothing. The limit's refusals are counted ([`count_refusals`]), in a window that begins with the
+//! first one. At `after` refusals the block begins. It ends
 //! `duration` ms later, whatever arrives meanwhile.
 //!
 //! The quota's `limit` is `after`, its `window` the time within which refusals are counted.

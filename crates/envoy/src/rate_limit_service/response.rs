@@ -102,14 +102,14 @@ pub enum Permits {
     TakenAt(StoreTime),
 }
 
-/// What a value begins with that says when permits were taken.
+/// Prefix of the metadata value that says when permits were taken.
 const TAKEN_AT: &str = "taken@";
 
 impl Permits {
-    /// Reads the value of an entry by which Envoy gives permits back: that of [`metadata`].
+    /// Parses the value that [`metadata`] writes and that Envoy sends back with a give-back.
     pub fn of_value(value: &str) -> Self {
         let at = value.strip_prefix(TAKEN_AT).and_then(|at| at.parse().ok());
-        // Up to it, numbers are exact also in Lua.
+        // Lua counts exactly up to this number.
         let at = at.filter(|at| *at <= MAX_UNITS);
         at.map_or(Self::None, |at| Self::TakenAt(StoreTime::from_unix_ms(at)))
     }
