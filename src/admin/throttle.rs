@@ -49,8 +49,8 @@ pub(super) struct ThrottleDescription {
     loaded: bool,
     /// True if the filters hold all activity within `throttle.memory`.
     complete: bool,
-    /// Ticks of one second since the start.
-    ticks: u64,
+    /// The time of the last update, which is due once a second, in Unix ms.
+    updated_at_ms: u64,
     /// The memory of the filters.
     memory_bytes: u64,
     /// The memory up to which the filters grow.
@@ -221,7 +221,7 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
         resume_below: settings.watermarks.resume_below,
         loaded: status.loaded,
         complete: status.complete,
-        ticks: status.ticks,
+        updated_at_ms: status.updated_at.as_unix_ms(),
         memory_bytes: status.memory_bytes,
         max_memory_bytes: settings.geometry.grown(settings.max_growth()).bytes(),
         false_positive: rounded(status.false_positive),

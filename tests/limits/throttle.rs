@@ -164,13 +164,12 @@ impl ThrottleFleet {
         self.advance(2_000);
     }
 
-    /// Advances the clock by `millis` and waits until every gateway has ticked.
+    /// Advances the clock by `millis` and waits for a tick of every gateway that began after that.
     fn advance(&self, millis: u64) {
-        let ticks = |at| self.state(at)["ticks"].as_u64();
-        let before: Vec<_> = (0..self.gateways.len()).map(ticks).collect();
-        self.clock.set(self.clock.store_time() + millis);
-        for (at, before) in before.into_iter().enumerate() {
-            eventually("a tick", || ticks(at) > before);
+        let now = self.clock.store_time() + millis;
+        self.clock.set(now);
+        for gateway in &self.gateways {
+            await_throttle_update(gateway, now);
         }
     }
 
@@ -191,6 +190,12 @@ impl ThrottleFleet {
         self.ask_all(tokens(name, count), 200);
         self.tick_until("throttling", |state| state["throttling"] == true);
     }
+}
+
+/// Waits until the throttle of `gateway` was updated at `now` of a manual clock.
+fn await_throttle_update(gateway: &Gateway, now: StoreTime) {
+    let state = || get(gateway.admin(), "/api/throttle", "").json();
+    eventually("a tick", || state()["updated_at_ms"] == now.as_unix_ms());
 }
 
 fn tokens(name: &str, count: u64) -> impl Iterator<Item = String> + use<'_> {

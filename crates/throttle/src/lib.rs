@@ -187,6 +187,8 @@ pub struct ThrottleStatus {
     pub clock_offset: i64,
     /// Number of ticks since the start.
     pub ticks: u64,
+    /// The start of the last tick, by this machine's clock.
+    pub updated_at: StoreTime,
     /// The share of unknown tokens that pass as active, measured from the fill of the filters.
     pub false_positive: f64,
     /// The comparison of that share with the configured rate.
@@ -269,6 +271,7 @@ impl Throttle {
             retry_at: now,
             clock_offset: 0,
             ticks: 0,
+            updated_at: now,
             false_positive: 0.0,
             capacity: CapacityState::Within,
             memory_bytes: settings.geometry.bytes(),

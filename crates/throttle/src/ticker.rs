@@ -121,6 +121,7 @@ impl Ticker {
 
     /// Ticks once. Without a `store` and without growth of the filters, it waits for nothing.
     pub(super) async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
+        let started = self.clock.store_time();
         self.detect_clock_step();
         self.rotate();
         self.finish_resize().await;
@@ -150,7 +151,7 @@ impl Ticker {
         }
         self.tick_room().await;
         let fills = self.filter().fills(self.filter().geometry().growth);
-        self.publish_status(&fills);
+        self.publish_status(&fills, started);
         self.adapt_size(&fills).await;
     }
 
@@ -275,8 +276,9 @@ impl Ticker {
         estimate::estimate(filter.geometry(), filter.occupied())
     }
 
-    /// Estimates the number of active users, decides whether to throttle, and publishes both.
-    fn publish_status(&mut self, fills: &[f64]) {
+    /// Estimates the number of active users, decides whether to throttle, and publishes both, for
+    /// the tick that began at `started`.
+    fn publish_status(&mut self, fills: &[f64], started: StoreTime) {
         let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
         // The oldest generation expires `GRACE` after the next one starts.
@@ -306,6 +308,7 @@ impl Ticker {
                 retry_at,
                 clock_offset,
                 ticks,
+                updated_at: started,
                 false_positive,
                 capacity,
                 memory_bytes,
