@@ -145,6 +145,14 @@ fn bodies_and_trailers_are_passed_in_both_directions() {
         assert_eq!(exchange.finish().expect("a response").body.len(), length);
         assert_eq!(exchange.trailers.expect("trailers")["x-back"], "7");
     }
+    for body in ["", "hello"] {
+        let length = format!("Content-Length: {}\r\n", body.len());
+        let mut exchange = http2.start(request("POST", "/", &length), false).expect("a stream");
+        exchange.send(body.as_bytes(), false).expect("sent");
+        exchange.send_trailers(&[("x-sum", "7")]).expect("sent");
+        assert_eq!(exchange.finish().expect("a response").text(), body);
+        assert_eq!(exchange.trailers.expect("trailers")["x-back"], "7", "{length}");
+    }
 }
 
 /// Envoy resets a stream, and loses its response, if the response is complete before the request

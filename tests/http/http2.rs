@@ -1,5 +1,6 @@
 use std::{io::Write, sync::Mutex, sync::mpsc, time::Duration};
 
+use bytes::Bytes;
 use h2::Reason;
 use http::HeaderValue;
 use testkit::{
@@ -219,6 +220,20 @@ fn trailers_are_passed_in_both_directions() {
     assert_eq!(received.len(), 1, "{received:?}");
     let text = upstream.request_texts()[0].to_ascii_lowercase();
     assert!(text.ends_with("5\r\nhello\r\n0\r\nx-check: 5\r\n\r\n"), "{text}");
+}
+
+#[test]
+fn an_empty_body_of_known_length_has_a_length_for_an_http1_upstream() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream.target(), ORIGIN);
+    let mut client = Http2Client::connect(gateway.address());
+    let head = request("POST", "/", "Content-Length: 0\r\n");
+    let mut exchange = client.start(head, false).expect("a stream");
+    exchange.upload.send_data(Bytes::new(), true).expect("sent");
+    assert_eq!(exchange.finish().expect("a response").status, 200);
+    let text = upstream.request_texts()[0].to_ascii_lowercase();
+    assert!(text.contains("\r\ncontent-length: 0\r\n"), "{text}");
+    assert!(!text.contains("transfer-encoding"), "{text}");
 }
 
 #[test]

@@ -100,10 +100,12 @@ impl RequestHead {
         if fields.bytes().len() > bounds.bytes {
             return Err(FramingError::HeadTooLarge(bounds.bytes));
         }
-        let length = match summary.length {
-            Some(length) => BodyLength::Known(length),
-            None if content == StreamContent::Nothing || protocol.is_some() => BodyLength::Known(0),
-            None => BodyLength::Chunked,
+        let length = match (summary.length, content) {
+            // Trailers may follow an empty body.
+            (Some(0), StreamContent::Data) => BodyLength::Chunked,
+            (Some(length), _) => BodyLength::Known(length),
+            (None, StreamContent::Data) if protocol.is_none() => BodyLength::Chunked,
+            (None, _) => BodyLength::Known(0),
         };
         Ok(Self {
             method,
@@ -232,6 +234,18 @@ mod tests {
         let length = connect().header("content-length", "0");
         let read = read_as(length, Some("websocket"), StreamContent::Nothing);
         assert_eq!(read.err(), Some(FramingError::LengthMalformed));
+    }
+
+    #[test]
+    fn trailers_may_follow_a_body_of_length_zero() {
+        for (content, length) in [
+            (StreamContent::Data, BodyLength::Chunked),
+            (StreamContent::Nothing, BodyLength::Known(0)),
+        ] {
+            let request = Request::post("https://a.test/").header("content-length", "0");
+            let head = read_as(request, None, content);
+            assert_eq!(head.map(|head| head.length), Ok(length));
+        }
     }
 
     #[test]
