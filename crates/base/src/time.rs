@@ -10,14 +10,18 @@
 //!
 //! Nothing here reads a clock.
 //!
-//! Lengths of time are a [`Duration`] or a number of ms. A point in time becomes a number only at
-//! the edge, where it is encoded: in the arguments of a script, in a header, in a log line, in an
-//! atomic.
+//! The length of a time is [`Millis`] beside the first three, and a [`Duration`] beside an
+//! [`Uptime`]. Both become a number only at the edge, where they are encoded: in the arguments of a
+//! script, in a header, in a log line, in an atomic.
+
+mod millis;
 
 use std::{
     ops::{Add, AddAssign, Sub, SubAssign},
     time::Duration,
 };
+
+pub use millis::Millis;
 
 /// Defines a point in time in whole ms. A number of ms can be added and subtracted; the difference
 /// of two points of one kind is a number of ms.
@@ -42,6 +46,31 @@ macro_rules! time_in_ms {
             /// The ms since the start of the scale, for encoding.
             pub const fn $as(self) -> u64 {
                 self.0
+            }
+
+            /// The time from `earlier` to this one; zero if `earlier` is later.
+            pub const fn since(self, earlier: Self) -> Millis {
+                Millis::from_ms(self.0.saturating_sub(earlier.0))
+            }
+
+            /// The time from `earlier` to this one; `None` if `earlier` is later.
+            pub const fn checked_since(self, earlier: Self) -> Option<Millis> {
+                match self.0.checked_sub(earlier.0) {
+                    Some(ms) => Some(Millis::from_ms(ms)),
+                    None => None,
+                }
+            }
+
+            /// This time, `length` later, at most [`Self::MAX`].
+            #[must_use]
+            pub const fn after(self, length: Millis) -> Self {
+                Self(self.0.saturating_add(length.as_ms()))
+            }
+
+            /// This time, `length` earlier, at least [`Self::ZERO`].
+            #[must_use]
+            pub const fn before(self, length: Millis) -> Self {
+                Self(self.0.saturating_sub(length.as_ms()))
             }
 
             /// The ms from `earlier` to this time; 0 if `earlier` is later.
@@ -121,6 +150,34 @@ macro_rules! time_in_ms {
 
             fn sub(self, ms: u64) -> Self {
                 Self(self.0 - ms)
+            }
+        }
+
+        impl Add<Millis> for $name {
+            type Output = Self;
+
+            fn add(self, length: Millis) -> Self {
+                Self(self.0 + length.as_ms())
+            }
+        }
+
+        impl AddAssign<Millis> for $name {
+            fn add_assign(&mut self, length: Millis) {
+                self.0 += length.as_ms();
+            }
+        }
+
+        impl Sub<Millis> for $name {
+            type Output = Self;
+
+            fn sub(self, length: Millis) -> Self {
+                Self(self.0 - length.as_ms())
+            }
+        }
+
+        impl SubAssign<Millis> for $name {
+            fn sub_assign(&mut self, length: Millis) {
+                self.0 -= length.as_ms();
             }
         }
 
