@@ -7,7 +7,7 @@ use tidegate::{
     config,
     identity::KeySecret,
     replay::{ConfigReplay, Replay},
-    snapshot::Snapshot,
+    snapshot::{Secrets, Snapshot},
     telemetry::AccessLine,
 };
 
@@ -104,7 +104,8 @@ static COMBINED_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 fn config_replay() -> ConfigReplay {
     let loaded = config::parse("rules", RULES).unwrap_or_else(|faults| panic!("{faults}"));
-    let rules = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+    let rules =
+        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
     ConfigReplay::new("rules", rules, 1_000_000, KeySecret(1, 2))
 }
 

@@ -86,7 +86,7 @@ pub struct Reloader {
     replaced: Notify,
     /// True while a thread reads the file. The thread may outlast its reload, which has a timeout.
     is_reading: Arc<AtomicBool>,
-    /// [`file::read_regular`], [`Snapshot::load_bytes`] and [`TIMEOUT`]; tests replace them.
+    /// [`file::read_regular`], [`Snapshot::load_to_serve`] and [`TIMEOUT`]; tests replace them.
     read: FileReader,
     load: ConfigCompiler,
     timeout: Duration,
@@ -165,7 +165,7 @@ impl Reloader {
             replaced: Notify::new(),
             is_reading: Arc::default(),
             read: file::read_regular,
-            load: Snapshot::load_bytes,
+            load: Snapshot::load_to_serve,
             timeout: TIMEOUT,
         }
     }
@@ -323,8 +323,6 @@ impl Reloader {
                 return Err(faults.into());
             }
             let traces = snapshot.export_settings(&loaded.source, &*self.env)?;
-            snapshot.reveal_token_secrets(&loaded.source, &*self.env)?;
-            snapshot.reveal_acme_keys(&loaded.config, &loaded.source, &*self.env)?;
             let consumers = LoadedConsumers::read(&snapshot.consumers, self.timeout)?;
             Ok(Compiled { loaded, snapshot, traces, consumers })
         })

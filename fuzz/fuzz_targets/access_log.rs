@@ -7,7 +7,7 @@ use tidegate::{
     config,
     identity::KeySecret,
     replay::{ConfigReplay, Format, Replay},
-    snapshot::Snapshot,
+    snapshot::{Secrets, Snapshot},
 };
 
 const RULES: &str = "
@@ -23,7 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = (Format::detect(line), Format::Json.parse(line), Format::Combined.parse(line));
     }
     let loaded = config::parse("rules", RULES).unwrap_or_else(|_| panic!("the rules are valid"));
-    let rules = Snapshot::compile(&loaded).unwrap_or_else(|_| panic!("the rules are valid"));
+    let rules = Snapshot::compile(&loaded, Secrets::Unread)
+        .unwrap_or_else(|_| panic!("the rules are valid"));
     let config = ConfigReplay::new("rules", rules, 1_000, KeySecret(1, 2));
     let mut replay = Replay::new([config].into_iter().collect(), "");
     replay.read("log", bytes, None, None);

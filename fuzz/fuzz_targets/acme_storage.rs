@@ -14,9 +14,7 @@ use tidegate::{
 };
 
 fn key(secret: &str) -> StorageKey {
-    let key = StorageKey::default();
-    key.secret.set(secret.into()).expect("it is empty");
-    key
+    StorageKey::new(Some(secret.into()))
 }
 
 /// Reads the content of a record as each kind that there is.

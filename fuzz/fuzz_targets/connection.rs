@@ -184,7 +184,8 @@ impl Client {
                 None => return false,
             }
         };
-        let mut decoder = if is_head { BodyDecoder::none() } else { BodyDecoder::of_response(head.length) };
+        let mut decoder =
+            if is_head { BodyDecoder::none() } else { BodyDecoder::of_response(head.length) };
         let mut body = Vec::new();
         while !decoder.is_done() {
             let used = decoder.decode(&self.buffer, &mut body).expect("a well-formed body");

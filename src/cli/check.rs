@@ -13,7 +13,7 @@ use crate::config::{
 use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_forms, mask_url};
-use crate::snapshot::{OverrideTable, Snapshot, acme_key_faults};
+use crate::snapshot::{OverrideTable, Snapshot};
 use crate::throttle::ThrottleSettings;
 
 /// The beginning of a line on a missing file, folder or secret. It is no note: the configuration is
@@ -26,7 +26,7 @@ const MISSING_HERE: &str = "missing on this machine, and needed to start";
 pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path, env) {
         Ok((loaded, snapshot)) => {
-            if let Some(faults) = secret_fault(&loaded, &snapshot, env) {
+            if let Some(faults) = secret_fault(&loaded, env) {
                 return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
             if let Err(faults) = snapshot.consumers.load() {
@@ -238,13 +238,7 @@ fn print_override_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()>
 }
 
 /// The faults of secrets that are readable on this machine but invalid.
-fn secret_fault(loaded: &LoadedConfig, snapshot: &Snapshot, env: EnvLookup<'_>) -> Option<Faults> {
-    if let Some(faults) = Faults::new(snapshot.token_secret_faults(&loaded.source, env)) {
-        return Some(faults);
-    }
-    if let Some(faults) = Faults::new(acme_key_faults(&loaded.config, &loaded.source, env)) {
-        return Some(faults);
-    }
+fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
     let redis = loaded.config.store.redis.as_ref().and_then(|redis| redis.secret.as_ref());
     let admin = loaded.config.admin.as_ref().and_then(|admin| admin.token.as_ref());
     let secrets: [(_, Option<&SecretReference>); 2] =

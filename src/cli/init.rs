@@ -94,11 +94,12 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::config;
-    use crate::snapshot::Snapshot;
+    use crate::snapshot::{Secrets, Snapshot};
 
     fn notes(text: &str) -> Vec<String> {
         let loaded = config::parse("init.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
-        let snapshot = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+        let snapshot =
+            Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
         snapshot.notes.iter().map(ToString::to_string).collect()
     }
 

@@ -206,7 +206,7 @@ mod tests {
     use super::super::{Arguments, Command};
     use super::*;
     use crate::config;
-    use crate::snapshot::Snapshot;
+    use crate::snapshot::{Secrets, Snapshot};
 
     /// The configuration of a command line.
     fn written(arguments: &[&str]) -> String {
@@ -277,7 +277,8 @@ mod tests {
                     written(&["--to", to, "--from", from, "--redis", redis, "--throttle", "7"]);
                 let loaded = config::parse("t.yaml", &yaml)
                     .unwrap_or_else(|faults| panic!("{yaml}{faults}"));
-                Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{yaml}{faults}"));
+                Snapshot::compile(&loaded, Secrets::Unread)
+                    .unwrap_or_else(|faults| panic!("{yaml}{faults}"));
             }
         }
         for (admin, address) in [("off", None), ("unix:/run/a", Some("unix:/run/a"))] {

@@ -91,7 +91,7 @@ impl ServerBuilder {
         adapt: fn(Reloader) -> Reloader,
     ) -> Result<Server, StartError> {
         let Self { clock, env, sockets: passed } = self;
-        let (loaded, snapshot) = Snapshot::load_bytes(path, bytes, &*env)?;
+        let (loaded, snapshot) = Snapshot::load_to_serve(path, bytes, &*env)?;
         snapshot.log_notes();
         snapshot.log_certificates(clock.now());
         let config = &loaded.config;
@@ -121,10 +121,8 @@ impl ServerBuilder {
         upstreams.apply(&snapshot.upstreams);
         let traces = Arc::new(TraceQueue::default());
         traces.configure(snapshot.export_settings(&loaded.source, &*env)?);
-        snapshot.reveal_token_secrets(&loaded.source, &*env)?;
         let key_sets = Arc::new(KeySets::default());
         key_sets.apply(snapshot.jwt_methods());
-        snapshot.reveal_acme_keys(config, &loaded.source, &*env)?;
         let acme = Arc::new(AcmeCertificates::new(store.connector(), clock.clone()));
         acme.apply(snapshot.acme_listeners());
         let shared = Arc::new(Shared {

@@ -94,7 +94,7 @@ fn a_panic_in_a_reload_is_a_fault_and_keeps_the_old_rules() {
 
 #[test]
 fn a_reload_that_cannot_read_the_file_ends_at_its_deadline() {
-    let gateway = ReloadTest::start(Snapshot::load_bytes);
+    let gateway = ReloadTest::start(Snapshot::load_to_serve);
     std::fs::remove_file(&gateway.path).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     let kind = rustix::fs::FileType::Fifo;
@@ -134,7 +134,7 @@ fn a_second_reload_waits_for_the_first_and_is_refused_if_that_takes_too_long() {
     let gateway = ReloadTest::start(|path, bytes, env| {
         ENTERED.store(true, Ordering::Release);
         drop(GATE.lock());
-        Snapshot::load_bytes(path, bytes, env)
+        Snapshot::load_to_serve(path, bytes, env)
     });
     let gateway = gateway.with_timeout(Duration::from_millis(50));
     let reloader = &gateway.reloader;
@@ -158,7 +158,7 @@ async fn a_panic_in_a_reload_does_not_end_the_watch() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
     let gateway = ReloadTest::start(|path, bytes, env| {
         assert!(!BROKEN.load(Ordering::Relaxed), "a bug in the compiler");
-        Snapshot::load_bytes(path, bytes, env)
+        Snapshot::load_to_serve(path, bytes, env)
     });
     let stop = CancellationToken::new();
     let watching = tokio::spawn(gateway.reloader.clone().watch(stop.clone()));

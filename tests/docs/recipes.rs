@@ -10,7 +10,7 @@ use testkit::{
 use tidegate::{
     clock::{Clock, StoreTime},
     config,
-    snapshot::{LoadError, Snapshot},
+    snapshot::{LoadError, Secrets, Snapshot},
 };
 
 use crate::{certificate_files::substitute, configurations::complete, page::Page, root};
@@ -139,7 +139,8 @@ fn manifest_configuration() -> String {
 fn the_manifest_for_kubernetes_has_a_valid_configuration() {
     let yaml = manifest_configuration();
     let loaded = config::parse("tidegate.yaml", &yaml).unwrap_or_else(|faults| panic!("{faults}"));
-    let snapshot = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+    let snapshot =
+        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     let address = |port: u16| format!("0.0.0.0:{port}");
     assert_eq!(loaded.config.listen[0].address.to_string(), address(8080));
@@ -166,7 +167,7 @@ fn the_manifest_for_kubernetes_has_a_valid_configuration() {
 fn a_merge_key_is_an_unknown_key() {
     let text = "routes:\n  - &a {name: a, upstream: app}\n  - {<<: *a, name: b}\n";
     let file = root().join("merge.yaml");
-    match Snapshot::load_bytes(&file, text.as_bytes(), &|_| None) {
+    match Snapshot::load_to_serve(&file, text.as_bytes(), &|_| None) {
         Err(LoadError::Faults(faults)) => {
             assert!(faults.to_string().contains("unknown key `<<`"), "{faults}");
         }

@@ -29,14 +29,16 @@
 //!
 //! ```
 //! use tidegate_config as config;
-//! use tidegate_rules::snapshot::Snapshot;
+//! use tidegate_rules::snapshot::{Secrets, Snapshot};
 //!
 //! let text = "
 //! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
 //! limits: {per-caller: {quota: 100, window: 1m}}
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
-//! let compile = |text: &str| Snapshot::compile(&config::parse("api.yaml", text).unwrap());
+//! let compile = |text: &str| {
+//!     Snapshot::compile(&config::parse("api.yaml", text).unwrap(), Secrets::Unread)
+//! };
 //! assert_eq!(compile(text).unwrap().limits[0].limit.quota.limit, 100);
 //!
 //! let faults = compile(&text.replace("[per-caller]", "[per-calle]")).unwrap_err().to_string();
@@ -101,7 +103,6 @@ use smallvec::SmallVec;
 pub use tidegate_config::{ErrorFormat, ForwardedPath};
 
 pub use self::access::AccessRules;
-pub use self::acme::acme_key_faults;
 pub use self::certificates::CertificateUse;
 pub use self::charge_error::ChargePlanError;
 pub use self::consumers::{ConsumerSource, ConsumersFile};
@@ -123,6 +124,7 @@ pub use self::rate_limit_service::{
     DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
     UnreadableCall, agreed_name,
 };
+pub use self::section::Secrets;
 pub use self::settled_cost::{
     ActualCost, CostEstimate, MemberEstimate, ResponseOutcome, SettledCost, UnreportedCost,
 };
@@ -138,7 +140,7 @@ use tidegate_route::{Conditions, PathPattern, RouteTable, normalize::Slashes};
 use tidegate_template::{HeaderRules, PathTemplate, UrlTemplate};
 use tidegate_throttle::ThrottleSettings;
 use tidegate_tls::acme::AcmeSettings;
-use tidegate_tls::{LiveCertificates, ServerCertificates};
+use tidegate_tls::{LiveCertificates, ServerCertificates, TlsFile};
 use tidegate_transport::compress::CompressRules;
 use tidegate_transport::connection_state::ClientTimeouts;
 use tidegate_upstream::{FixedResponse, HostRule, Upstream};
@@ -180,8 +182,8 @@ pub struct Snapshot {
     pub plans: Vec<Box<str>>,
     /// The priorities of plans that have one.
     pub plan_priorities: PlanPriorities,
-    /// The files and secrets of signed tokens.
-    jwt: jwt::JwtInputs,
+    /// The files of key sets and their authorities, as they were read.
+    auth_files: Vec<TlsFile>,
     /// Where the consumers are.
     pub consumers: ConsumerSource,
     /// The file of overrides; `None`: they are in Redis, or not kept.
@@ -243,14 +245,14 @@ impl Snapshot {
         }
     }
 
-    /// Compiles `loaded`.
+    /// Compiles `loaded`, with the secrets that it names.
     ///
     /// # Errors
     ///
-    /// All settings that contradict each other or are not supported in this version, each with its
-    /// location in the file.
-    pub fn compile(loaded: &LoadedConfig) -> Result<Self, Faults> {
-        compile::snapshot(loaded)
+    /// All settings that contradict each other or are not supported in this version, and all faults
+    /// of its secrets, each with its location in the file.
+    pub fn compile(loaded: &LoadedConfig, secrets: Secrets<'_>) -> Result<Self, Faults> {
+        compile::snapshot(loaded, secrets)
     }
 }
 

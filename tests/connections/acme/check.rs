@@ -1,7 +1,10 @@
 //! Faults and notes of `acme`.
 
 use testkit::yaml::fill;
-use tidegate::{config, snapshot::Snapshot};
+use tidegate::{
+    config,
+    snapshot::{Secrets, Snapshot},
+};
 
 const VALID: &str = "
 listen:
@@ -20,7 +23,7 @@ fn what_no_authority_could_issue_is_a_fault() {
     let valid = fill(VALID, [("ca", ca.display()), ("storage", storage.display())]);
     let messages = |yaml: &str| match config::parse("t.yaml", yaml) {
         Err(error) => error.to_string(),
-        Ok(loaded) => match Snapshot::compile(&loaded) {
+        Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
             Err(faults) => faults.to_string(),
             Ok(snapshot) => {
                 snapshot.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join(

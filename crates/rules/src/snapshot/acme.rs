@@ -1,12 +1,9 @@
-//! Compiles `acme` of a listener's `tls`, checks it, and reads the keys of external accounts.
+//! Compiles `acme` of a listener's `tls`, and checks it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use tidegate_config::{
-    AcmeChallenge, AcmeConfig, AcmeStorageConfig, Config, ConfigSource, EabConfig, EnvLookup,
-    Fault, Faults, SecretReference,
-};
+use tidegate_config::{AcmeChallenge, AcmeConfig, AcmeStorageConfig, Config, SecretReference};
 use tidegate_tls::acme::{AcmeSettings, AcmeStorage, ExternalAccount, StorageKey, StoragePlace};
 use tidegate_tls::{
     Certificate, ClientAuthorities, ClientTls, LiveCertificates, ServerCertificates, TlsError,
@@ -50,12 +47,16 @@ pub(super) fn settings(section: &Section<'_>, config: &AcmeConfig) -> Option<Acm
         storage: match &config.storage {
             AcmeStorageConfig::Folder(folder) => StoragePlace::Folder(folder.clone()),
             AcmeStorageConfig::Redis => {
-                StoragePlace::Redis(config.storage_key.as_ref().map(|_| StorageKey::default()))
+                let section = section.at("storage_key");
+                StoragePlace::Redis(config.storage_key.as_ref().map(|reference| {
+                    let secret = section.secret(reference, MIN_STORAGE_KEY);
+                    StorageKey::new(secret.map(|text| text.trim().into()))
+                }))
             }
         },
         external_account: config.eab.as_ref().map(|eab| ExternalAccount {
             key_id: eab.key_id.as_str().into(),
-            hmac_key: OnceLock::new(),
+            hmac_key: account_key(&section.at("eab").at("hmac_key"), &eab.hmac_key),
         }),
     })
 }
@@ -138,89 +139,16 @@ impl Snapshot {
     ) -> impl Iterator<Item = (&Arc<AcmeSettings>, &Arc<LiveCertificates>)> {
         self.listeners.iter().filter_map(|rules| rules.acme.as_ref().zip(rules.tls.as_ref()))
     }
-
-    /// Reads the keys of external accounts and of storages through `env`. Call it before the first
-    /// order.
-    ///
-    /// # Errors
-    ///
-    /// A key cannot be read or is too short, or that of an account is not base64url.
-    pub fn reveal_acme_keys(
-        &self,
-        config: &Config,
-        source: &ConfigSource,
-        env: EnvLookup<'_>,
-    ) -> Result<(), Faults> {
-        let mut faults = Vec::new();
-        for (index, acme) in configured(config) {
-            let rules = self.listeners.get(index).and_then(|rules| rules.acme.as_ref());
-            if let Some(reference) = &acme.storage_key {
-                let place = rules.map(|settings| &settings.storage);
-                match (reveal_storage_key(reference, env), place) {
-                    (Ok(secret), Some(StoragePlace::Redis(Some(key)))) => {
-                        drop(key.secret.set(secret));
-                    }
-                    (Err((what, expected, _)), _) => {
-                        let path = format!("listen[{index}].tls.acme.storage_key");
-                        faults.push(source.fault(&path, what, expected));
-                    }
-                    (Ok(_), _) => {}
-                }
-            }
-            let Some(EabConfig { hmac_key, .. }) = &acme.eab else { continue };
-            let external = rules.and_then(|settings| settings.external_account.as_ref());
-            match (reveal(hmac_key, env), external) {
-                (Ok(key), Some(external)) => drop(external.hmac_key.set(key)),
-                (Err((what, expected, _)), _) => {
-                    let path = format!("listen[{index}].tls.acme.eab.hmac_key");
-                    faults.push(source.fault(&path, what, expected));
-                }
-                (Ok(_), None) => {}
-            }
-        }
-        Faults::new(faults).map_or(Ok(()), Err)
-    }
 }
 
-/// The faults of keys of external accounts and of storages that are readable on this machine but
-/// not usable.
-pub fn acme_key_faults(config: &Config, source: &ConfigSource, env: EnvLookup<'_>) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    for (index, acme) in configured(config) {
-        let account = acme.eab.as_ref().and_then(|eab| reveal(&eab.hmac_key, env).err());
-        let storage = acme.storage_key.as_ref();
-        let storage = storage.and_then(|own| reveal_storage_key(own, env).err());
-        for (error, key) in [(account, "eab.hmac_key"), (storage, "storage_key")] {
-            let Some((what, expected, true)) = error else { continue };
-            let path = format!("listen[{index}].tls.acme.{key}");
-            faults.push(source.fault(&path, what, expected));
-        }
-    }
-    faults
-}
-
-/// The secret of a storage. An error is as for [`reveal`].
-fn reveal_storage_key(
-    reference: &SecretReference,
-    env: EnvLookup<'_>,
-) -> Result<Box<str>, (String, String, bool)> {
-    let text = reference.reveal_at_least(MIN_STORAGE_KEY, env);
-    let text = text.map_err(|error| (error.to_string(), error.expected(), error.is_fault()))?;
-    Ok(text.trim().into())
-}
-
-/// The key of an external account. An error: what is wrong, what was expected, and true if it is
-/// wrong on every machine.
-fn reveal(
-    reference: &SecretReference,
-    env: EnvLookup<'_>,
-) -> Result<Box<[u8]>, (String, String, bool)> {
-    let text = reference.reveal_at_least(MIN_KEY, env);
-    let text = text.map_err(|error| (error.to_string(), error.expected(), error.is_fault()))?;
+/// The key of an external account; `None` if it is not read, or has a fault.
+fn account_key(section: &Section<'_>, reference: &SecretReference) -> Option<Box<[u8]>> {
+    let text = section.secret(reference, MIN_KEY)?;
     // Some authorities print it with padding.
     let key = BASE64_URL_SAFE_NO_PAD.decode(text.trim().trim_end_matches('='));
-    key.map(Into::into).map_err(|_| {
-        let expected = "the key as the authority shows it: A-Z, a-z, 0-9, `-` and `_`".to_owned();
-        (format!("the secret in {reference} is not base64url"), expected, true)
-    })
+    let report = |_| {
+        let expected = "the key as the authority shows it: A-Z, a-z, 0-9, `-` and `_`";
+        section.fault(format!("the secret in {reference} is not base64url"), expected);
+    };
+    key.map(Into::into).map_err(report).ok()
 }

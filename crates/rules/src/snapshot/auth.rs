@@ -15,16 +15,22 @@ use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, Config, MaxFailures};
 use tidegate_identity::ApiKeySource;
 use tidegate_limit::{MAX_RESOLUTION, Quota};
+use tidegate_tls::TlsFile;
 
 use super::forward_auth;
-use super::jwt::{self, JwtInputs, NamedMethod};
+use super::jwt::{self, NamedMethod};
 use super::section::Section;
 
 /// The ways to authenticate, by name.
 pub(super) type AuthMethods = BTreeMap<String, Arc<AuthMethod>>;
 
-/// Compiles the section `auth`. A faulty method is reported and left out.
-pub(super) fn methods(root: &Section<'_>, config: &Config, inputs: &mut JwtInputs) -> AuthMethods {
+/// Compiles the section `auth`. A faulty method is reported and left out. The files that it has read
+/// are added to `files`.
+pub(super) fn methods(
+    root: &Section<'_>,
+    config: &Config,
+    files: &mut Vec<TlsFile>,
+) -> AuthMethods {
     let mut methods = AuthMethods::new();
     for (name, configured) in &config.auth {
         let section = root.at("auth").entry(name);
@@ -34,7 +40,7 @@ pub(super) fn methods(root: &Section<'_>, config: &Config, inputs: &mut JwtInput
             Some("jwt") => configured.jwt.as_ref().and_then(|jwt| {
                 let prefix = prefix(&section, configured);
                 let named = NamedMethod { name, prefix };
-                let method = jwt::method(&section.at("jwt"), named, jwt, config, inputs)?;
+                let method = jwt::method(&section.at("jwt"), named, jwt, config, files)?;
                 Some(AuthKind::Jwt(Arc::new(method)))
             }),
             Some(_) => kind(&section, configured, config),

@@ -113,7 +113,7 @@ impl Snapshot {
             files.extend(service.tls_files.iter().cloned());
         }
         files.extend(self.traces.iter().flat_map(|traces| traces.tls_files().iter().cloned()));
-        files.extend(self.jwt.files.iter().cloned());
+        files.extend(self.auth_files.iter().cloned());
         files.extend(self.rate_limit_service.iter().flat_map(|own| own.files.iter().cloned()));
         files
     }

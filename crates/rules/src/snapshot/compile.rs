@@ -4,18 +4,17 @@
 use tidegate_config::{Client, Faults, LoadedConfig, StandardHeaders};
 use tidegate_identity::TrustedProxies;
 
-use super::jwt::JwtInputs;
 use super::routes::RouteParts;
-use super::section::{FaultCollector, Section};
+use super::section::{FaultCollector, Secrets, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, acme, auth, consumers, files, limits, listen,
     notes, overrides, plans, priorities, rate_limit_service, routes, store, throttle, tiers,
     traces, upstreams,
 };
 
-pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
+pub(super) fn snapshot(loaded: &LoadedConfig, secrets: Secrets<'_>) -> Result<Snapshot, Faults> {
     let config = &loaded.config;
-    let collector = FaultCollector::new(&loaded.source);
+    let collector = FaultCollector::new(&loaded.source, secrets);
     let root = &collector.root();
     listen::check(root, config);
     acme::check(root, config);
@@ -27,8 +26,8 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
     let identity = identity(&root.at("client"), &config.client);
     let mut limits = limits::compile(root, config, &identity.token);
     plans::check(root, config);
-    let mut jwt = JwtInputs::default();
-    let auth = auth::methods(root, config, &mut jwt);
+    let mut auth_files = Vec::new();
+    let auth = auth::methods(root, config, &mut auth_files);
     let consumers = consumers::compile(root, config);
     let parts =
         RouteParts { upstreams: &upstreams, limits: &limits, tokens: &identity.token, auth: &auth };
@@ -67,7 +66,7 @@ pub(super) fn snapshot(loaded: &LoadedConfig) -> Result<Snapshot, Faults> {
             auth_methods: auth.into_values().collect(),
             plans: config.plans.keys().map(|name| name.as_str().into()).collect(),
             plan_priorities: priorities::of_plans(config),
-            jwt,
+            auth_files,
             consumers,
             overrides_file: config.overrides.as_ref().map(|own| own.file.clone()),
             notes,

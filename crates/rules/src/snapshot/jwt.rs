@@ -1,4 +1,4 @@
-//! Compiles `jwt` of a way to authenticate, and reads the secrets of tokens.
+//! Compiles `jwt` of a way to authenticate.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,15 +24,6 @@ use super::section::Section;
 const DEFAULT_ALGORITHMS: [JwtAlgorithm; 3] =
     [JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::EdDsa];
 
-/// What a method needs besides its keys.
-#[derive(Debug, Default)]
-pub(super) struct JwtInputs {
-    /// The files of key sets and authorities, as they were read.
-    pub(super) files: Vec<TlsFile>,
-    /// The secrets, which are read when the gateway starts.
-    pub(super) secrets: Vec<JwtSecret>,
-}
-
 /// The name of a method, and the text before the names of its consumers.
 #[derive(Clone, Copy)]
 pub(super) struct NamedMethod<'m> {
@@ -40,56 +31,10 @@ pub(super) struct NamedMethod<'m> {
     pub(super) prefix: &'m str,
 }
 
-/// The secret of a method.
-#[derive(Debug)]
-pub(super) struct JwtSecret {
-    method: String,
-    reference: SecretReference,
-}
-
 impl Snapshot {
     /// The methods that verify signed tokens.
     pub fn jwt_methods(&self) -> impl Iterator<Item = &JwtMethod> {
         self.auth_methods.iter().filter_map(|method| method.jwt())
-    }
-
-    /// Reads the secrets of signed tokens through `env`. Call it before the first request.
-    ///
-    /// # Errors
-    ///
-    /// A secret cannot be read, or is too short.
-    pub fn reveal_token_secrets(
-        &self,
-        source: &ConfigSource,
-        env: EnvLookup<'_>,
-    ) -> Result<(), Faults> {
-        let mut faults = Vec::new();
-        for JwtSecret { method, reference } in &self.jwt.secrets {
-            let found = self.auth_methods.iter().find(|known| *known.name == **method);
-            let Some(jwt) = found.and_then(|method| method.jwt()) else { continue };
-            match reference.reveal_at_least(MIN_SECRET, env) {
-                Ok(secret) => {
-                    let algorithms = jwt.verifier().algorithms();
-                    let keys = KeySet::of_secret(secret.as_bytes(), algorithms);
-                    jwt.set_keys(LiveKeySet::fixed(keys));
-                }
-                Err(error) => {
-                    let path = format!("auth.{method}.jwt.secret");
-                    faults.push(source.fault(&path, error.to_string(), error.expected()));
-                }
-            }
-        }
-        Faults::new(faults).map_or(Ok(()), Err)
-    }
-
-    /// The faults of secrets of tokens that are readable on this machine but not usable.
-    pub fn token_secret_faults(&self, source: &ConfigSource, env: EnvLookup<'_>) -> Vec<Fault> {
-        let faults = self.jwt.secrets.iter().filter_map(|JwtSecret { method, reference }| {
-            let error = reference.reveal_at_least(MIN_SECRET, env).err()?;
-            let path = format!("auth.{method}.jwt.secret");
-            error.is_fault().then(|| source.fault(&path, error.to_string(), error.expected()))
-        });
-        faults.collect()
     }
 }
 
@@ -99,7 +44,7 @@ pub(super) fn method(
     NamedMethod { name, prefix }: NamedMethod<'_>,
     configured: &JwtConfig,
     config: &Config,
-    inputs: &mut JwtInputs,
+    files: &mut Vec<TlsFile>,
 ) -> Option<JwtMethod> {
     check_claims(section, configured);
     let algorithms = algorithms(section, configured);
@@ -112,7 +57,7 @@ pub(super) fn method(
             let at = section.at("jwks");
             let server = match location {
                 JwksLocation::File(path) => {
-                    let keys = file_keys(&at, path, &algorithms, inputs)?;
+                    let keys = file_keys(&at, path, &algorithms, files)?;
                     let method = JwtMethod::new(name, verifier, None);
                     method.set_keys(LiveKeySet::fixed(keys));
                     return Some(method);
@@ -126,14 +71,18 @@ pub(super) fn method(
                     KeyLocation::Issuer(configured.issuer.as_str().into())
                 }
             };
-            let server = key_server(section, configured, server, algorithms, inputs)?;
+            let server = key_server(section, configured, server, algorithms, files)?;
             Some(JwtMethod::new(name, verifier, Some(server)))
         }
         (None, Some(secret)) => {
             let what = "tokens that are signed with a secret, which every holder can issue";
             section.at("secret").note_at_key(what, "`jwks`, if the issuer has public keys");
-            inputs.secrets.push(JwtSecret { method: name.to_owned(), reference: secret.clone() });
-            Some(JwtMethod::new(name, verifier, None))
+            let method = JwtMethod::new(name, verifier, None);
+            if let Some(secret) = section.at("secret").secret(secret, MIN_SECRET) {
+                let keys = KeySet::of_secret(secret.as_bytes(), &algorithms);
+                method.set_keys(LiveKeySet::fixed(keys));
+            }
+            Some(method)
         }
         (Some(_), Some(_)) => {
             section.at("secret").fault_at_key("both `jwks` and `secret`", "one of them");
@@ -249,10 +198,10 @@ fn file_keys(
     section: &Section<'_>,
     path: &Path,
     algorithms: &[JwtAlgorithm],
-    inputs: &mut JwtInputs,
+    files: &mut Vec<TlsFile>,
 ) -> Option<KeySet> {
     let (file, content) = TlsFile::read(path).map_err(|error| tls_fault(section, &error)).ok()?;
-    inputs.files.push(file);
+    files.push(file);
     let keys = KeySet::parse(&content, algorithms);
     keys.map_err(|error| section.fault(format!("{}: {error}", path.display()), "a JWK Set")).ok()
 }
@@ -263,7 +212,7 @@ fn key_server(
     configured: &JwtConfig,
     location: KeyLocation,
     algorithms: Vec<JwtAlgorithm>,
-    inputs: &mut JwtInputs,
+    files: &mut Vec<TlsFile>,
 ) -> Option<KeyServer> {
     let authorities = configured.tls_ca.as_deref();
     let algorithms = algorithms.into();
@@ -278,7 +227,7 @@ fn key_server(
     let tls = ClientTls::new(authorities, None, OfferedToServer::Http1);
     let key = if authorities.is_some() { "tls_ca" } else { "jwks" };
     let tls = tls.map_err(|error| tls_fault(&section.at(key), &error)).ok()?;
-    inputs.files.extend(tls.files.iter().cloned());
+    files.extend(tls.files.iter().cloned());
     let tls_digest = tls.digest();
     Some(KeyServer { location, algorithms, tls: tls.http1_config, tls_digest })
 }

@@ -13,7 +13,7 @@ use tidegate_config::{
 };
 use tidegate_system::file;
 
-use super::Snapshot;
+use super::{Secrets, Snapshot};
 
 /// The reason why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -49,47 +49,58 @@ impl Snapshot {
     ) -> Result<(LoadedConfig, Self), LoadError> {
         let bytes = file::read(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
-        let (mut loaded, _) = Self::load_bytes(path, &bytes, env)?;
+        let (mut loaded, _) = read(path, &bytes, env, Secrets::Present(env))?;
         catch_panic(path, || {
             change(&mut loaded.config.plans);
-            let snapshot = Self::compile(&loaded)?;
+            let snapshot = Self::compile(&loaded, Secrets::Present(env))?;
             Ok((loaded, snapshot))
         })
     }
 
-    /// Reads and compiles the file at `path`, with environment variables from `env`.
+    /// Reads and compiles the file at `path` for a command, with environment variables from `env`.
+    /// Secrets that this machine does not have are left out: [`Secrets::Present`].
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or [`Self::load_bytes`] fails.
+    /// The file cannot be read, or has a fault, as in [`Self::load_to_serve`].
     pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<(LoadedConfig, Self), LoadError> {
         let bytes = file::read(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
-        Self::load_bytes(path, &bytes, env)
+        read(path, &bytes, env, Secrets::Present(env))
     }
 
-    /// Compiles the content of the file at `path`, with environment variables from `env`.
+    /// Compiles the content of the file at `path` for a gateway, with environment variables and all
+    /// secrets from `env`: [`Secrets::Required`].
     ///
     /// # Errors
     ///
     /// All faults of the file: of syntax and type, and of [`Snapshot::compile`] for the part that
     /// could be read. Or the panic that the file caused.
-    pub fn load_bytes(
+    pub fn load_to_serve(
         path: &Path,
         bytes: &[u8],
         env: EnvLookup<'_>,
     ) -> Result<(LoadedConfig, Self), LoadError> {
-        catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes, env) {
-            Ok(loaded) => {
-                let snapshot = Self::compile(&loaded)?;
-                Ok((loaded, snapshot))
-            }
-            Err(ReadError { faults, partial }) => {
-                let semantic = partial.and_then(|partial| Self::compile(&partial).err());
-                Err(semantic.into_iter().fold(faults, Faults::merge).into())
-            }
-        })
+        read(path, bytes, env, Secrets::Required(env))
     }
+}
+
+fn read(
+    path: &Path,
+    bytes: &[u8],
+    env: EnvLookup<'_>,
+    secrets: Secrets<'_>,
+) -> Result<(LoadedConfig, Snapshot), LoadError> {
+    catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes, env) {
+        Ok(loaded) => {
+            let snapshot = Snapshot::compile(&loaded, secrets)?;
+            Ok((loaded, snapshot))
+        }
+        Err(ReadError { faults, partial }) => {
+            let semantic = partial.and_then(|partial| Snapshot::compile(&partial, secrets).err());
+            Err(semantic.into_iter().fold(faults, Faults::merge).into())
+        }
+    })
 }
 
 /// Calls `read` for the file at `path` and turns a panic into an error.

@@ -4,7 +4,9 @@ use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tidegate_config::{ConfigSource, Fault, MAX_FAULTS, suggest};
+use tidegate_config::{
+    ConfigSource, EnvLookup, Fault, MAX_FAULTS, SecretError, SecretReference, suggest,
+};
 use tidegate_identity::KeyPart;
 
 /// Maximum number of names that a fault lists.
@@ -14,17 +16,31 @@ const MAX_COMPARED: usize = 1_000;
 /// The syntax of names, for faults.
 const NAME_SYNTAX: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
 
+/// Which of the secrets that a configuration names are read while it is compiled. The values are in
+/// variables of the environment, or in files.
+#[derive(Clone, Copy)]
+pub enum Secrets<'e> {
+    /// All: one that is missing or unusable is a fault. For a gateway that serves.
+    Required(EnvLookup<'e>),
+    /// Those that this machine has: one of them that no machine could use is a fault. For commands
+    /// that check a file.
+    Present(EnvLookup<'e>),
+    /// None. What needs a secret refuses: tokens are invalid, records cannot be sealed.
+    Unread,
+}
+
 /// Collects the faults and notes of a configuration while it is compiled: at most [`MAX_FAULTS`] of
 /// each, because locating one walks the whole file.
 pub(super) struct FaultCollector<'a> {
     source: &'a ConfigSource,
+    secrets: Secrets<'a>,
     faults: RefCell<Vec<Fault>>,
     notes: RefCell<Vec<Fault>>,
 }
 
 impl<'a> FaultCollector<'a> {
-    pub(super) fn new(source: &'a ConfigSource) -> Self {
-        Self { source, faults: RefCell::default(), notes: RefCell::default() }
+    pub(super) fn new(source: &'a ConfigSource, secrets: Secrets<'a>) -> Self {
+        Self { source, secrets, faults: RefCell::default(), notes: RefCell::default() }
     }
 
     /// The configuration as a whole.
@@ -106,6 +122,22 @@ impl<'a> Section<'a> {
         if !is_valid {
             self.fault(what, expected);
         }
+    }
+
+    /// The secret that `reference`, the value, names; `None` if it is not read. It has at least
+    /// `min` bytes. Reports a fault as [`Secrets`] says.
+    pub(super) fn secret(&self, reference: &SecretReference, min: usize) -> Option<Box<str>> {
+        let (env, is_required) = match self.collector.secrets {
+            Secrets::Required(env) => (env, true),
+            Secrets::Present(env) => (env, false),
+            Secrets::Unread => return None,
+        };
+        let report = |error: SecretError| {
+            if is_required || error.is_fault() {
+                self.fault(error.to_string(), &error.expected());
+            }
+        };
+        reference.reveal_at_least(min, env).map_err(report).ok()
     }
 
     /// Reports a fault of another file that the configuration names.

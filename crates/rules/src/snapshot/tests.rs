@@ -25,7 +25,7 @@ use proptest::prelude::*;
 use tidegate_config as config;
 use tidegate_limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_UNITS, leaky_bucket};
 
-use super::{Action, Snapshot};
+use super::{Action, Secrets, Snapshot};
 
 const GOOD: &str = "\
 listen: [{address: 127.0.0.1:80}]
@@ -40,7 +40,7 @@ routes:
 ";
 
 fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
-    let loaded = Snapshot::load_bytes(Path::new("t.yaml"), text.as_bytes(), &|_| None);
+    let loaded = Snapshot::load_to_serve(Path::new("t.yaml"), text.as_bytes(), &|_| None);
     loaded.map(|(_, snapshot)| snapshot).map_err(|error| {
         let faults = error.into_faults();
         let shown = faults.iter().map(ToString::to_string);
@@ -65,7 +65,7 @@ fn every_shipped_configuration_compiles() {
     let files = examples.map(|entry| entry.unwrap().path()).filter(has_files);
     for file in files.chain([root.join("tidegate.yaml")]) {
         let loaded = config::load(&file, &|_| None).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
     }
 }
 
@@ -455,9 +455,9 @@ proptest! {
         let text = GOOD.replace("{quota: 5, window: 10s}", &limit);
         let loaded = config::parse("t.yaml", &text);
         if algorithm == "fixed_window" && window > 0 && (1..=MAX_UNITS).contains(&quota) {
-            prop_assert!(loaded.as_ref().is_ok_and(|loaded| Snapshot::compile(loaded).is_ok()));
+            prop_assert!(loaded.as_ref().is_ok_and(|loaded| Snapshot::compile(loaded, Secrets::Unread).is_ok()));
         }
-        if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded)) {
+        if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded, Secrets::Unread)) {
             let quota = snapshot.limits[0].limit.quota;
             prop_assert!(quota.limit > 0 && quota.sub_window() > 0);
             prop_assert_eq!(quota.sub_window() * u64::from(quota.algorithm.resolution()), window);

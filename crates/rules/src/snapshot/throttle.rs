@@ -239,7 +239,7 @@ mod tests {
     use tidegate_config as config;
     use tidegate_throttle::mode::{ThrottleMode, Watermarks};
 
-    use crate::snapshot::Snapshot;
+    use crate::snapshot::{Secrets, Snapshot};
 
     const ROUTES: &str = "\
 upstreams:
@@ -256,7 +256,7 @@ routes:
     fn compile(throttle: &str) -> Result<Snapshot, String> {
         let text = format!("throttle: {{{throttle}}}\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -328,7 +328,10 @@ routes:
         assert!(notes[1].starts_with("t.yaml:10:"), "{notes:?}");
         let text = format!("workers: 1\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap();
-        assert!(Snapshot::compile(&loaded).unwrap().notes.is_empty(), "no throttle, no note");
+        assert!(
+            Snapshot::compile(&loaded, Secrets::Unread).unwrap().notes.is_empty(),
+            "no throttle, no note"
+        );
     }
 
     #[test]

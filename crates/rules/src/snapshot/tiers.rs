@@ -115,7 +115,7 @@ fn tier_match(
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{QuotaChoice, Snapshot, TierMatch};
+    use crate::snapshot::{QuotaChoice, Secrets, Snapshot, TierMatch};
 
     fn compile(limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -125,7 +125,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
 "
         );
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
     }
 
     fn tier(part: &str, values: &str, quota: u64) -> String {
@@ -194,7 +194,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
                 tier(tier_part, "[a]", 50)
             );
             let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-            Snapshot::compile(&loaded).map_or_else(|faults| faults.to_string(), |_| String::new())
+            Snapshot::compile(&loaded, Secrets::Unread)
+                .map_or_else(|faults| faults.to_string(), |_| String::new())
         };
         let route = |name: &str, matches: &str| {
             format!("{{name: {name}, match: {{{matches}}}, upstream: app, limits: [one]}}")

@@ -310,7 +310,7 @@ fn identifier(certificate: &Certificate) -> Option<CertificateIdentifier<'_>> {
 
 fn external_key(settings: &AcmeSettings) -> Option<ExternalAccountKey> {
     let own = settings.external_account.as_ref()?;
-    Some(ExternalAccountKey::new(own.key_id.to_string(), own.hmac_key.get()?))
+    Some(ExternalAccountKey::new(own.key_id.to_string(), own.hmac_key.as_ref()?))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! each record has a random nonce. The name of a record is authenticated with it: a record is no
 //! other record.
 
-use std::{fmt, sync::OnceLock};
+use std::fmt;
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
@@ -20,21 +20,15 @@ const PLAIN: &[u8] = b"plain\n";
 const SEALED: &[u8] = b"aes-256-gcm\n";
 
 /// The operator's secret that seals records.
-#[derive(Default)]
+#[derive(PartialEq)]
 pub struct StorageKey {
-    /// The secret; set when the gateway has read it.
-    pub secret: OnceLock<Box<str>>,
+    /// `None` if it was not read.
+    secret: Option<Box<str>>,
 }
 
 impl fmt::Debug for StorageKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StorageKey(..)")
-    }
-}
-
-impl PartialEq for StorageKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.secret.get() == other.secret.get()
     }
 }
 
@@ -67,8 +61,13 @@ impl SealError {
 }
 
 impl StorageKey {
+    /// The key of this secret. Without one nothing is sealed or read: [`SealError::NoKey`].
+    pub fn new(secret: Option<Box<str>>) -> Self {
+        Self { secret }
+    }
+
     fn cipher(&self) -> Result<RandomizedNonceKey, SealError> {
-        let secret = self.secret.get().ok_or(SealError::NoKey)?;
+        let secret = self.secret.as_ref().ok_or(SealError::NoKey)?;
         let mut key = [0; 32];
         let extracted = Salt::new(HKDF_SHA256, SALT).extract(secret.as_bytes());
         let expanded = extracted.expand(&[b"aes-256-gcm"], HKDF_SHA256);
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     fn key(secret: &str) -> StorageKey {
-        StorageKey { secret: OnceLock::from(Box::from(secret)) }
+        StorageKey::new(Some(secret.into()))
     }
 
     #[test]

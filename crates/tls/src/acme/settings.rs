@@ -1,6 +1,6 @@
 //! [`AcmeSettings`]: `acme` of a listener, compiled.
 
-use std::{fmt, path::PathBuf, sync::OnceLock};
+use std::{fmt, path::PathBuf};
 
 use tidegate_vocabulary::AcmeChallenge;
 
@@ -54,8 +54,8 @@ impl StoragePlace {
 pub struct ExternalAccount {
     /// The key's identifier.
     pub key_id: Box<str>,
-    /// The key; set when the gateway has read it.
-    pub hmac_key: OnceLock<Box<[u8]>>,
+    /// The key; `None` if it was not read.
+    pub hmac_key: Option<Box<[u8]>>,
 }
 
 impl fmt::Debug for ExternalAccount {
@@ -66,7 +66,7 @@ impl fmt::Debug for ExternalAccount {
 
 impl PartialEq for ExternalAccount {
     fn eq(&self, other: &Self) -> bool {
-        self.key_id == other.key_id && self.hmac_key.get() == other.hmac_key.get()
+        self.key_id == other.key_id && self.hmac_key == other.hmac_key
     }
 }
 

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use tidegate_config as config;
 use tidegate_config::JwtAlgorithm;
 
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Secrets, Snapshot};
 
 const JWT: &str = "issuer: https://id.test, audiences: [a], jwks: 'https://id.test/jwks'";
 
@@ -20,7 +20,7 @@ fn messages(jwt: &str) -> Vec<String> {
     };
     match config::parse("t.yaml", &text) {
         Err(error) => faults(&error.faults),
-        Ok(loaded) => match Snapshot::compile(&loaded) {
+        Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
             Ok(snapshot) => {
                 snapshot.notes.iter().map(|note| first_line(note.to_string())).collect()
             }
@@ -35,7 +35,7 @@ fn compile(jwt: &str) -> Snapshot {
          1m, key: ['claim:tenant'], tiers: [{{match: {{part: 'claim:level', values: ['1']}}, quota: 9}}]}}}}\nroutes: \
          [{{name: a, upstream: app, auth: [login], headers: {{response: {{add: {{x: '{{claim.b.c}}'}}}}}}}}]\n"
     );
-    Snapshot::compile(&config::parse("t.yaml", &text).unwrap()).unwrap()
+    Snapshot::compile(&config::parse("t.yaml", &text).unwrap(), Secrets::Unread).unwrap()
 }
 
 #[test]
@@ -131,15 +131,34 @@ fn a_secret_has_at_least_32_bytes() {
             "auth: {{login: {{jwt: {{{jwt}}}}}}}\nupstreams: {{app: {{respond: {{}}}}}}\nroutes: [{{name: a, upstream: app}}]\n"
         );
         let loaded = config::parse("t.yaml", &text).unwrap();
-        let snapshot = Snapshot::compile(&loaded).unwrap();
-        let faults = snapshot.token_secret_faults(&loaded.source, &|_| None);
-        let revealed = snapshot.reveal_token_secrets(&loaded.source, &|_| None);
-        assert_eq!((faults.is_empty(), revealed.is_ok()), (is_usable, is_usable), "{length}");
-        if let Err(faults) = revealed {
-            let fault = faults.to_string();
-            assert!(fault.contains("t.yaml:1:") && fault.contains("32 random bytes"), "{fault}");
+        for secrets in [Secrets::Required(&|_| None), Secrets::Present(&|_| None)] {
+            match Snapshot::compile(&loaded, secrets) {
+                Ok(snapshot) => {
+                    let method = snapshot.jwt_methods().next().unwrap();
+                    assert!(is_usable && method.keys().is_some(), "{length}");
+                }
+                Err(faults) => {
+                    let fault = faults.to_string();
+                    assert!(!is_usable, "{fault}");
+                    let is_located = fault.contains("t.yaml:1:");
+                    assert!(is_located && fault.contains("32 random bytes"), "{fault}");
+                }
+            }
         }
-        let method = snapshot.jwt_methods().next().unwrap();
-        assert_eq!(method.keys().is_some(), is_usable);
     }
+}
+
+#[test]
+fn a_missing_secret_is_a_fault_only_for_a_gateway() {
+    let jwt = "issuer: i, audiences: [a], secret: 'env:NOWHERE'";
+    let text = format!(
+        "auth: {{login: {{jwt: {{{jwt}}}}}}}\nupstreams: {{app: {{respond: {{}}}}}}\nroutes: [{{name: a, upstream: app}}]\n"
+    );
+    let loaded = config::parse("t.yaml", &text).unwrap();
+    for secrets in [Secrets::Unread, Secrets::Present(&|_| None)] {
+        let snapshot = Snapshot::compile(&loaded, secrets).unwrap();
+        assert!(snapshot.jwt_methods().next().unwrap().keys().is_none());
+    }
+    let faults = Snapshot::compile(&loaded, Secrets::Required(&|_| None)).unwrap_err().to_string();
+    assert!(faults.contains("t.yaml:1:") && faults.contains("NOWHERE"), "{faults}");
 }

@@ -270,7 +270,7 @@ fn values(item: &DomainLimitConfig) -> EntryValues {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::Snapshot;
+    use crate::snapshot::{Secrets, Snapshot};
 
     const RULES: &str = "
 rate_limit_service:
@@ -314,7 +314,9 @@ limits:
         ] {
             let loaded = config::parse("t.yaml", &RULES.replace("ITEMS", items));
             let faults = match loaded {
-                Ok(loaded) => Snapshot::compile(&loaded).map(drop).unwrap_err().to_string(),
+                Ok(loaded) => {
+                    Snapshot::compile(&loaded, Secrets::Unread).map(drop).unwrap_err().to_string()
+                }
                 Err(faults) => faults.to_string(),
             };
             assert!(faults.contains(expected), "{items}: {faults}");

@@ -67,7 +67,7 @@ fn faults_of_consumers(text: &str) -> String {
 
 /// The faults of a configuration, or its notes.
 fn faults_of(text: &str) -> String {
-    match Snapshot::load_bytes(Path::new("t.yaml"), text.as_bytes(), &|_| None) {
+    match Snapshot::load_to_serve(Path::new("t.yaml"), text.as_bytes(), &|_| None) {
         Ok((_, snapshot)) => snapshot.notes.iter().map(Fault::to_string).collect(),
         Err(error) => error.to_string(),
     }
@@ -289,7 +289,8 @@ fn no_part_of_a_variables_value_is_shown() {
     ] {
         let text = format!("{GOOD}  - {{name: b, match: {{path: /b}}, upstream: hello, {line}}}\n");
         let env = |name: &str| (name == "PW").then(|| value.into());
-        let error = Snapshot::load_bytes(Path::new("t.yaml"), text.as_bytes(), &env).unwrap_err();
+        let error =
+            Snapshot::load_to_serve(Path::new("t.yaml"), text.as_bytes(), &env).unwrap_err();
         let shown = error.to_string();
         assert!(!shown.contains("hunter2"), "{text}\n{shown}");
         assert!(shown.contains(", expected "), "{text}\n{shown}");
@@ -297,7 +298,7 @@ fn no_part_of_a_variables_value_is_shown() {
     for value in ["hunter2", "secret", "a"] {
         let text = format!("{GOOD}consumers: {{file: '/nonexist/${{PW}}'}}\n");
         let env = |name: &str| (name == "PW").then(|| value.into());
-        let read = Snapshot::load_bytes(Path::new("t.yaml"), text.as_bytes(), &env);
+        let read = Snapshot::load_to_serve(Path::new("t.yaml"), text.as_bytes(), &env);
         let faults = read.unwrap().1.consumers.load().unwrap_err().to_string();
         assert!(faults.starts_with("/nonexist/${PW}: the file does not exist"), "{faults}");
     }
