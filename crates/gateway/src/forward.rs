@@ -49,21 +49,16 @@ impl Gateway {
             }
             UpstreamKind::Servers(servers) => servers,
         };
-        let copying = match &route.settings.mirror {
-            Some(mirror) => self.mirror(peer, request, admitted, mirror)?,
-            None => None,
-        };
         let Some(WorkerUpstream { counters, balancer: Some(balancer) }) = &route.upstream else {
             return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
         };
-        let client = copying.unwrap_or_else(|| Rc::clone(&request.client));
-        let upload = buffered_upload(servers, request, &client);
+        let ForwardedBody { client, upload } =
+            self.forwarded_body(peer, request, admitted, servers)?;
         if let Some(upload) = &upload {
             // Boxed, so that requests to upstreams without bounds do not carry its state.
             let filled = Box::pin(upload.fill(balancer)).await;
             filled.map_err(|error| body_error(route, request, error))?;
         }
-        let client = upload.clone().map_or(client, |upload| upload);
         let client_address = request.usage.address();
         let holder = servers.bounds.is_bounded().then(|| PlaceOwner {
             client: client_address,
@@ -101,6 +96,30 @@ impl Gateway {
             Err(ForwardError::Request(error)) => Err(GatewayError::Framing(error)),
             Err(ForwardError::Body(error)) => Err(body_error(route, request, error)),
         }
+    }
+
+    /// The layers of the request's body, from the client to the upstream: what inspection has read
+    /// ahead is in `request.client`; then the body is copied for a mirror; then it is buffered.
+    ///
+    /// # Errors
+    ///
+    /// The request cannot be forwarded at all.
+    fn forwarded_body(
+        &self,
+        peer: &Peer,
+        request: &RequestContext,
+        admitted: &AdmittedRequest<'_>,
+        servers: &Servers,
+    ) -> Result<ForwardedBody, GatewayError> {
+        let copying = match &admitted.route.settings.mirror {
+            Some(mirror) => self.mirror(peer, request, admitted, mirror)?,
+            None => None,
+        };
+        let client = copying.unwrap_or_else(|| Rc::clone(&request.client));
+        Ok(match buffered_upload(servers, request, &client) {
+            Some(upload) => ForwardedBody { client: Rc::clone(&upload) as _, upload: Some(upload) },
+            None => ForwardedBody { client, upload: None },
+        })
     }
 
     /// The head of the request to an upstream.
@@ -196,6 +215,13 @@ fn count_failure(counters: &UpstreamCounters, error: &UpstreamError) {
         | UpstreamError::Overloaded(_)
         | UpstreamError::Shortage(_) => {}
     }
+}
+
+/// A request's body, from which the upstream's request is written.
+struct ForwardedBody {
+    client: Rc<dyn ClientStream>,
+    /// Its outermost layer, if that is to be filled before the request takes a place.
+    upload: Option<Rc<BufferedUpload>>,
 }
 
 /// A buffer for the request's body, to be filled before the request takes a place at an upstream
