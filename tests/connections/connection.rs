@@ -39,7 +39,7 @@ fn start_at(upstream: &Upstream, yaml: &str, clock: Clock) -> Gateway {
 #[test]
 fn connections_are_bounded_exactly_over_all_workers() {
     for workers in [2, 4] {
-        let gateway = Gateway::start(&fill(
+        let rules = fill(
             "
             workers: {workers}
             http: {max_connections: 5}
@@ -47,7 +47,10 @@ fn connections_are_bounded_exactly_over_all_workers() {
             routes: [{name: a, match: {path: /a}, upstream: hello}]
             ",
             [("workers", workers)],
-        ));
+        );
+        // Idle connections would make room for waiting ones after a time.
+        let start = StoreTime::from_unix_ms(1_700_000_000_000);
+        let gateway = Gateway::start_at(&rules, Clock::simulated(start));
         let connect = |_| {
             let mut client = Client::connect(gateway.address());
             client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -267,6 +267,28 @@ fn idle_connections_are_closed() {
 }
 
 #[test]
+fn idle_connections_make_room_for_waiting_ones() {
+    let gateway = start(
+        "
+        http: {max_connections: 1, idle_timeout: off}
+        upstreams: {hello: {respond: {body: hi}}}
+        routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+        ",
+    );
+    on_every_protocol(|protocol| {
+        let mut idle = protocol.connect(&gateway);
+        assert_eq!(idle.get("/", "").status, 200);
+        let mut waiting = Client::connect(gateway.address());
+        waiting.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        gateway.assert_times_out(5 * SECOND, || {
+            assert_eq!(waiting.read_response().status, 200);
+            assert!(idle.is_closed());
+        });
+        gateway.wait_for_metric("tidegate_connections ", 0);
+    });
+}
+
+#[test]
 fn slow_requests_within_the_timeouts_are_served() {
     let gateway = start(
         "

@@ -45,6 +45,11 @@ impl ConnectionLimit {
         Some(ConnectionPermit { limit: Arc::clone(self), client: None })
     }
 
+    /// True if `bound` connections are open, so that a further one would wait.
+    pub fn is_full(&self, bound: usize) -> bool {
+        self.open() >= bound.min(self.max)
+    }
+
     /// Waits until a permit is released. Another task may acquire it first.
     pub async fn wait_for_release(&self) {
         self.released.notified().await;

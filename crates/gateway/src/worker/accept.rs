@@ -116,7 +116,7 @@ impl Worker {
                 let open = limit.open();
                 tracing::warn!(
                     open,
-                    "the maximum number of connections is open: further ones wait"
+                    "the maximum number of connections is open: further ones wait until others close"
                 );
             });
             // A reload may raise the bound while no permit is released.

@@ -6,13 +6,15 @@ use std::{
     time::Duration,
 };
 
-use tidegate_transport::connection_state::{COARSE_TICK, CloseMode};
+use tidegate_transport::connection_state::{COARSE_TICK, ClientTimeouts, CloseMode};
 
 use super::Worker;
 use crate::connection::Sweepable;
 
 /// Interval between two sweeps, which check deadlines and set the coarse clock.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(COARSE_TICK);
+/// Time after which an idle connection is closed while others wait to be accepted, in ms.
+const IDLE_TIMEOUT_WHEN_FULL: u64 = 5_000;
 
 impl Worker {
     /// Registers a connection for the sweep and the drain.
@@ -41,7 +43,7 @@ impl Worker {
             let now = clock.uptime().to_coarse();
             self.coarse_clock.set(now);
             self.gateway.metrics().sweeps.add(1);
-            let deadlines = self.shared.live.snapshot().http.timeouts;
+            let deadlines = self.deadlines();
             self.connections.borrow_mut().retain(|connection| {
                 let Some(connection) = connection.upgrade() else { return false };
                 connection.sweep(now, &deadlines);
@@ -49,5 +51,16 @@ impl Worker {
             });
             self.gateway.tick(count);
         }
+    }
+
+    /// The timeouts of clients. While no further connection is accepted, idle ones make room.
+    fn deadlines(&self) -> ClientTimeouts {
+        let http = self.shared.live.snapshot().http;
+        let mut timeouts = http.timeouts;
+        if self.shared.connection_limit.is_full(http.max_connections) {
+            let idle = timeouts.idle.unwrap_or(u64::MAX);
+            timeouts.idle = Some(idle.min(IDLE_TIMEOUT_WHEN_FULL));
+        }
+        timeouts
     }
 }
