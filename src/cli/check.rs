@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::{
     AlgorithmConfig, DomainLimitConfig, EnvLookup, Fault, Faults, FixedAnswer, LimitConfig,
     Listener, LoadedConfig, LogDestination, MatchValue, RateLimitServiceConfig, RedirectHttps,
-    RouteMatch, SecretError, SecretReference,
+    RouteActionConfig, RouteMatch, SecretError, SecretReference,
 };
 use crate::overrides::read_file;
 use crate::secret::MIN_LEN;
@@ -52,6 +52,20 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
             exit_after_write(result, Exit::Ok)
         }
         Err(error) => exit_after_write(writeln!(out, "{error}"), Exit::from_load_error(&error)),
+    }
+}
+
+/// What answers the requests of a route.
+fn action_summary(action: RouteActionConfig<'_>) -> String {
+    match action {
+        RouteActionConfig::Upstream(name) => name.to_owned(),
+        RouteActionConfig::Redirect(to) => format!("{} {}", to.status.0, mask_url(&to.to)),
+        RouteActionConfig::Respond(fixed) => fixed.status.0.to_string(),
+        RouteActionConfig::Status(limits) => format!("status of {}", limits.join(", ")),
+        RouteActionConfig::Decide(decide) => match decide.refuse_status.0 {
+            403 => "a decision, refusals as 403".to_owned(),
+            _ => "a decision".to_owned(),
+        },
     }
 }
 
@@ -115,16 +129,7 @@ fn print_summary(
         let limits =
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
         let (name, path) = (&route.name, compiled.edits.pattern.as_str());
-        let status = route.status.as_ref().map(|limits| format!("status of {}", limits.join(", ")));
-        let redirect =
-            route.redirect.as_ref().map(|to| format!("{} {}", to.status.0, mask_url(&to.to)));
-        let respond = route.respond.as_ref().map(|fixed| fixed.status.0.to_string());
-        let decide = route.decide.as_ref().map(|decide| match decide.refuse_status.0 {
-            403 => "a decision, refusals as 403".to_owned(),
-            _ => "a decision".to_owned(),
-        });
-        let actions = [route.upstream.clone(), status, redirect, respond, decide];
-        let action = actions.into_iter().flatten().next().unwrap_or_default();
+        let action = route.action().map(action_summary).unwrap_or_default();
         let conditions = route_conditions(&route.matches);
         let line = format!("{name}: {methods} {host}{path}{conditions} -> {action} ({limits})");
         writeln!(out, "  {}", shown(loaded, &line))?;

@@ -10,6 +10,7 @@ use tidegate_vocabulary::CertificateName;
 
 use super::forward_auth::ForwardAuthConfig;
 use super::jwt::JwtConfig;
+use super::only_one::{NotOne, only_one};
 use super::rate::Rate;
 use super::window::WindowConfig;
 
@@ -39,6 +40,38 @@ pub struct AuthMethodConfig {
     /// `30/1m`, or `off`. Beyond it, the address gets a 429 before anything is verified.
     #[serde(default)]
     pub max_failures: MaxFailures,
+}
+
+/// How a method authenticates.
+#[derive(Clone, Copy, Debug)]
+pub enum AuthKindConfig<'c> {
+    /// By API keys.
+    ApiKey(&'c ApiKeyConfig),
+    /// By names and passwords.
+    Basic(&'c BasicAuthConfig),
+    /// By client certificates.
+    Certificate(&'c CertificateAuthConfig),
+    /// By a service that decides.
+    Forward(&'c ForwardAuthConfig),
+    /// By signed tokens.
+    Jwt(&'c JwtConfig),
+}
+
+impl AuthMethodConfig {
+    /// How it authenticates.
+    ///
+    /// # Errors
+    ///
+    /// It has none of the keys of a kind, or several.
+    pub fn kind(&self) -> Result<AuthKindConfig<'_>, NotOne> {
+        only_one([
+            ("api_key", self.api_key.as_ref().map(AuthKindConfig::ApiKey)),
+            ("basic", self.basic.as_ref().map(AuthKindConfig::Basic)),
+            ("certificate", self.certificate.as_ref().map(AuthKindConfig::Certificate)),
+            ("forward", self.forward.as_ref().map(AuthKindConfig::Forward)),
+            ("jwt", self.jwt.as_ref().map(AuthKindConfig::Jwt)),
+        ])
+    }
 }
 
 /// API keys.

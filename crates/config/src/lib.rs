@@ -81,6 +81,7 @@ mod location;
 mod masks;
 mod method;
 mod mirror;
+mod only_one;
 mod overrides;
 mod overrides_file;
 mod pattern;
@@ -120,7 +121,8 @@ pub use acme::{AcmeConfig, AcmeStorageConfig, DirectoryUrl, DomainName, EabConfi
 pub use admin::{Admin, HostName};
 pub use admin_address::AdminAddress;
 pub use auth::{
-    ApiKeyConfig, AuthMethodConfig, BasicAuthConfig, CertificateAuthConfig, MaxFailures,
+    ApiKeyConfig, AuthKindConfig, AuthMethodConfig, BasicAuthConfig, CertificateAuthConfig,
+    MaxFailures,
 };
 pub use balance::{AdaptiveConcurrency, Ejection, HealthCheck, RetryCondition};
 pub use client::Client;
@@ -148,6 +150,7 @@ pub use listen_address::ListenAddress;
 pub use location::Location;
 pub use method::Method;
 pub use mirror::MirrorConfig;
+pub use only_one::NotOne;
 pub use overrides::OverridesConfig;
 pub use overrides_file::{
     OverrideFault, OverrideField, OverrideFields, OverrideSink, OverridesText,
@@ -167,7 +170,7 @@ pub use route_actions::{
     DecideConfig, ErrorFormat, ForwardedPath, HeaderReplacementConfig, HeaderRulesConfig,
     HostHeader, MatchValue, RedirectConfig, RouteHeaders,
 };
-pub use routes::{RouteConfig, RouteMatch};
+pub use routes::{RouteActionConfig, RouteConfig, RouteMatch};
 pub use schema::{editor_schema, schema};
 pub use secret::{EnvLookup, Environment, SecretError, SecretReference};
 pub use source::ConfigSource;

@@ -10,6 +10,7 @@ use super::cors::Cors;
 use super::error_bodies::ErrorBodyConfig;
 use super::method::Method;
 use super::mirror::MirrorConfig;
+use super::only_one::{NotOne, only_one};
 use super::route_actions::{
     DecideConfig, ErrorFormat, ForwardedPath, HostHeader, MatchValue, RedirectConfig, RouteHeaders,
 };
@@ -140,7 +141,37 @@ pub struct RouteConfig {
     pub mirror: Option<MirrorConfig>,
 }
 
+/// What answers the requests of a route.
+#[derive(Clone, Copy, Debug)]
+pub enum RouteActionConfig<'c> {
+    /// The upstream of this name.
+    Upstream(&'c str),
+    /// A redirect.
+    Redirect(&'c RedirectConfig),
+    /// A fixed response.
+    Respond(&'c FixedResponseConfig),
+    /// The state of the limits of these names.
+    Status(&'c [String]),
+    /// A decision for another proxy.
+    Decide(&'c DecideConfig),
+}
+
 impl RouteConfig {
+    /// What answers its requests.
+    ///
+    /// # Errors
+    ///
+    /// It has none of the keys of an action, or several.
+    pub fn action(&self) -> Result<RouteActionConfig<'_>, NotOne> {
+        only_one([
+            ("upstream", self.upstream.as_deref().map(RouteActionConfig::Upstream)),
+            ("redirect", self.redirect.as_ref().map(RouteActionConfig::Redirect)),
+            ("respond", self.respond.as_ref().map(RouteActionConfig::Respond)),
+            ("status", self.status.as_deref().map(RouteActionConfig::Status)),
+            ("decide", self.decide.as_ref().map(RouteActionConfig::Decide)),
+        ])
+    }
+
     fn default_throttle() -> bool {
         true
     }

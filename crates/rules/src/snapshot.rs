@@ -19,7 +19,7 @@
 //! | `settled_cost`, `inspection` | costs that are settled when a response ends; what limits read of a request's body |
 //! | `charge_error` | [`ChargePlanError`]: why a request cannot be charged |
 //! | `rate_limit_service` | [`RateLimitService`]: the domains whose limits apply to descriptors |
-//! | `routes`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
+//! | `routes`, `route_checks`, `route_match`, `route_edits`, `redirect`, `mirror`, `compress` | routes and their parts |
 //! | `decide` | [`DecideRules`]: a route's `decide` |
 //! | `access`, `cors`, `origins`, `error_bodies` | a route's `allow` and `deny`, `cors` and `error_bodies` |
 //! | `notes`, `caller_notes`, `bypass_notes`, `auth_notes` | notes on valid settings that are rarely intended |
@@ -82,6 +82,7 @@ mod quota;
 mod rate_limit_service;
 mod redirect;
 mod reserve;
+mod route_checks;
 mod route_edits;
 mod route_match;
 mod routes;

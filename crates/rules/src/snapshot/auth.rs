@@ -12,7 +12,7 @@ use tidegate_access::auth::{
     is_consumer_name,
 };
 use tidegate_charge::{Limit, LimitIdentity};
-use tidegate_config::{self as config, Config, MaxFailures};
+use tidegate_config::{self as config, AuthKindConfig, Config, MaxFailures};
 use tidegate_identity::ApiKeySource;
 use tidegate_limit::{MAX_RESOLUTION, Quota};
 use tidegate_tls::TlsFile;
@@ -35,16 +35,16 @@ pub(super) fn methods(
     for (name, configured) in &config.auth {
         let section = root.at("auth").entry(name);
         section.ensure_key_name(name);
-        let compiled = match only_kind(&section, configured) {
-            None => None,
-            Some("jwt") => configured.jwt.as_ref().and_then(|jwt| {
-                let prefix = prefix(&section, configured);
-                let named = NamedMethod { name, prefix };
-                let method = jwt::method(&section.at("jwt"), named, jwt, config, files)?;
-                Some(AuthKind::Jwt(Arc::new(method)))
-            }),
-            Some(_) => kind(&section, configured, config),
+        if !section.can_read(&KINDS) {
+            continue;
+        }
+        let expected = "`api_key`, `basic`, `certificate`, `forward` or `jwt`";
+        let Some(only) = section.only_one(configured.kind(), ("no kind", expected)) else {
+            continue;
         };
+        let named =
+            NamedMethod { name, prefix: prefix(&section, configured.prefix.as_deref(), only) };
+        let compiled = kind(&section, named, only, MethodParts { config, files });
         let Some(kind) = compiled else { continue };
         let max_failures = max_failures(name, configured.max_failures);
         let method = AuthMethod { name: name.as_str().into(), kind, max_failures };
@@ -54,73 +54,59 @@ pub(super) fn methods(
     methods
 }
 
-/// The name of a method's kind; `None` if it has none, or two, or cannot be read.
-fn only_kind(section: &Section<'_>, configured: &config::AuthMethodConfig) -> Option<&'static str> {
-    if !section.can_read(&KINDS) {
-        return None;
-    }
-    let config::AuthMethodConfig { api_key, basic, certificate, forward, jwt, .. } = configured;
-    let is_set = [
-        api_key.is_some(),
-        basic.is_some(),
-        certificate.is_some(),
-        forward.is_some(),
-        jwt.is_some(),
-    ];
-    let mut set = KINDS.iter().zip(is_set).filter_map(|(kind, is_set)| is_set.then_some(*kind));
-    match (set.next(), set.next()) {
-        (Some(only), None) => Some(only),
-        (Some(first), Some(second)) => {
-            let what = format!("both `{first}` and `{second}`");
-            section.at(second).fault_at_key(what, "one of them");
-            None
-        }
-        (None, _) => {
-            let expected = "`api_key`, `basic`, `certificate`, `forward` or `jwt`";
-            section.fault_at_key("no kind", expected);
-            None
-        }
-    }
+/// What the kind of a method is compiled with.
+struct MethodParts<'a> {
+    config: &'a Config,
+    /// The files that were read.
+    files: &'a mut Vec<TlsFile>,
 }
 
-/// The kind of a method that is not `jwt`; `None` if it is faulty.
+/// The kind of a method; `None` if it is faulty.
 fn kind(
     section: &Section<'_>,
-    configured: &config::AuthMethodConfig,
-    config: &Config,
+    named: NamedMethod<'_>,
+    configured: AuthKindConfig<'_>,
+    MethodParts { config, files }: MethodParts<'_>,
 ) -> Option<AuthKind> {
-    let config::AuthMethodConfig { api_key, basic, certificate, forward, .. } = configured;
-    if api_key.is_some() || basic.is_some() {
-        prefix(section, configured);
-    }
-    if let Some(key) = api_key {
-        check_sources(&section.at("api_key").at("from"), &key.from);
-        ensure_consumers(section, config, "API keys", "key");
-        let forwarding = forwarding(key.forward_credentials);
-        return Some(AuthKind::ApiKey { sources: key.from.as_slice().into(), forwarding });
-    }
-    if let Some(basic) = basic {
-        ensure_consumers(section, config, "passwords", "password");
-        return Some(AuthKind::Basic { forwarding: forwarding(basic.forward_credentials) });
-    }
-    if let Some(certificate) = certificate {
-        note_missing_client_ca(section, config);
-        let prefix = prefix(section, configured).into();
-        return Some(AuthKind::Certificate { consumer: certificate.consumer, prefix });
-    }
-    let prefix = prefix(section, configured);
-    let service = forward_auth::compile(&section.at("forward"), forward.as_ref()?, prefix)?;
-    Some(AuthKind::Forward(service))
+    let prefix = named.prefix;
+    Some(match configured {
+        AuthKindConfig::ApiKey(key) => {
+            check_sources(&section.at("api_key").at("from"), &key.from);
+            ensure_consumers(section, config, "API keys", "key");
+            let forwarding = forwarding(key.forward_credentials);
+            AuthKind::ApiKey { sources: key.from.as_slice().into(), forwarding }
+        }
+        AuthKindConfig::Basic(basic) => {
+            ensure_consumers(section, config, "passwords", "password");
+            AuthKind::Basic { forwarding: forwarding(basic.forward_credentials) }
+        }
+        AuthKindConfig::Certificate(certificate) => {
+            note_missing_client_ca(section, config);
+            AuthKind::Certificate { consumer: certificate.consumer, prefix: prefix.into() }
+        }
+        AuthKindConfig::Forward(service) => {
+            let section = section.at("forward");
+            AuthKind::Forward(forward_auth::compile(&section, service, prefix)?)
+        }
+        AuthKindConfig::Jwt(jwt) => {
+            let method = jwt::method(&section.at("jwt"), named, jwt, config, files)?;
+            AuthKind::Jwt(Arc::new(method))
+        }
+    })
 }
 
 /// Maximum length of a prefix, in bytes: half of a name.
 const MAX_PREFIX: usize = 64;
 
 /// The text before the names of a method's consumers. Reports a faulty one.
-fn prefix<'c>(section: &Section<'_>, configured: &'c config::AuthMethodConfig) -> &'c str {
-    let Some(prefix) = configured.prefix.as_deref() else { return "" };
+fn prefix<'c>(
+    section: &Section<'_>,
+    configured: Option<&'c str>,
+    kind: AuthKindConfig<'_>,
+) -> &'c str {
+    let Some(prefix) = configured else { return "" };
     let section = section.at("prefix");
-    if configured.api_key.is_some() || configured.basic.is_some() {
+    if matches!(kind, AuthKindConfig::ApiKey(_) | AuthKindConfig::Basic(_)) {
         let what = "`prefix` of a method whose consumers have the names of their records";
         section.fault_at_key(what, "no `prefix`, or other names in the records");
     }
@@ -130,7 +116,7 @@ fn prefix<'c>(section: &Section<'_>, configured: &'c config::AuthMethodConfig) -
     prefix
 }
 
-/// The kinds, in the order of [`config::AuthMethodConfig`].
+/// The keys of the kinds.
 const KINDS: [&str; 5] = ["api_key", "basic", "certificate", "forward", "jwt"];
 
 fn forwarding(forward_credentials: bool) -> KeyForwarding {

@@ -8,10 +8,7 @@ use tidegate_access::auth::jwt::{
     ClaimRules, JwtKeyType, JwtMethod, JwtVerifier, KeyLocation, KeyServer, KeySet, LiveKeySet,
     MIN_SECRET, RequiredClaim,
 };
-use tidegate_config::{
-    Config, ConfigSource, EnvLookup, Fault, Faults, HeaderRulesConfig, JwksLocation, JwtAlgorithm,
-    JwtConfig, SecretReference,
-};
+use tidegate_config::{Config, HeaderRulesConfig, JwksLocation, JwtAlgorithm, JwtConfig};
 use tidegate_identity::KeyPart;
 use tidegate_template::{Template, Variable};
 use tidegate_tls::{ClientTls, TlsFile, client::OfferedToServer};

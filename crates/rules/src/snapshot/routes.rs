@@ -7,7 +7,9 @@ use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 use tidegate_base::priority::Priority;
-use tidegate_config::{self as config, Config, CostConfig, Duration, ErrorFormat, MAX_FAULTS};
+use tidegate_config::{
+    self as config, Config, CostConfig, ErrorFormat, MAX_FAULTS, RouteActionConfig,
+};
 use tidegate_identity::{CredentialSource, KeyPart};
 use tidegate_route::normalize::{Slashes, normalize, routed_form};
 use tidegate_route::{ConflictKind, HostPattern, PathPattern, PatternError, RouteTable, Rule};
@@ -16,14 +18,16 @@ use tidegate_upstream::Upstream;
 use super::auth::{self, AuthMethods};
 use super::balance;
 use super::inspection::InspectionNeeds;
-use super::policy::PlanLimit;
-use super::quota::QUOTA_KEYS;
+use super::route_checks::{check_delays, check_names, check_references, check_reported, status};
 use super::route_edits::ReadHeaders;
 use super::section::Section;
 use super::{
     Action, Doors, Inspection, LimitPolicy, Route, RouteTimeouts, access, cors, counted_headers,
     decide, error_bodies, mirror, redirect, route_edits, route_match,
 };
+
+/// The keys of the actions.
+const ACTIONS: [&str; 5] = ["upstream", "redirect", "respond", "status", "decide"];
 
 /// What routes refer to.
 #[derive(Clone, Copy)]
@@ -41,84 +45,18 @@ pub(super) fn compile(
     config: &Config,
     parts: &RouteParts<'_>,
 ) -> (RouteTable, Vec<Arc<Route>>, Option<Doors>) {
-    let RouteParts { upstreams, limits, tokens, auth } = *parts;
     let serves = !config.routes.is_empty() || config.rate_limit_service.is_some();
     root.at("routes").ensure(serves, "no route", "at least one, or `rate_limit_service`");
-    let definitions = Definitions::new(upstreams, limits);
-    let mut names = HashMap::<&str, usize, RandomState>::default();
-    let mut routes = Vec::new();
-    let mut rules = Vec::new();
+    check_names(root, config);
+    let definitions = Definitions::new(parts.upstreams, parts.limits);
+    let compiler = RouteCompiler { config, parts, definitions };
+    let (mut routes, mut rules) = (Vec::new(), Vec::new());
     for (index, route) in config.routes.iter().enumerate() {
         let section = root.at("routes").index(index);
-        section.at("name").ensure_value_name(&route.name);
-        let has_name = section.can_read(&["name"]);
-        let first = if has_name { *names.entry(&route.name).or_insert(index) } else { index };
-        if first != index && !root.is_full() {
-            let what = format!("duplicate name `{}`", route.name);
-            let line = root.at("routes").index(first).at("name").line();
-            let expected = format!("a unique name (line {line} has it already)");
-            section.at("name").fault(what, &expected);
-        }
-        check_references(&section, route, config);
         let rule = rule(&section, &route.matches);
-        let named = |key: &'static str, names: &[String]| {
-            named_limits(&section.at(key), names, rule.as_ref(), config, &definitions)
-        };
-        let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
-        if route.decide.is_some() {
-            for (index, policy) in charged.iter().enumerate() {
-                decide::check_limit(&section.at("limits").index(index), policy);
-            }
-        }
-        check_delays(&section, route, &definitions);
-        let access = access::compile(&section, route);
-        let strip_prefix = strip_prefix(&section, route);
-        let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
-        let hash_key = balance::hash_key(&section, route, rule.as_ref(), config);
-        let needs =
-            InspectionNeeds { charged: &limits, reported: &reported, hash_key: hash_key.as_ref() };
-        let inspection = Inspection::compile(&section, &needs, route);
-        check_reported(&section.at("status"), &reported, &charged);
-        let action = action(&section, route, config, &definitions, (reported, rule.as_ref()));
-        let auth = auth::of_route(&section, route, auth, config);
-        let read = ReadHeaders::new(counted_headers(&limits, tokens), auth.as_ref());
-        let edits = route_edits::compile(&section, route, rule.as_ref(), &read, config);
-        let settles = limits.iter().any(|policy| policy.cost.settled().is_some());
-        let has_variable_cost = limits.iter().any(|policy| policy.cost.is_variable());
-        let compress = super::compress::compile(&section, route, config);
-        let find = |name: &str| definitions.upstreams.get(name).copied();
-        let mirror = mirror::compile(&section, route, config, find);
+        routes.extend(compiler.route(&section, route, rule.as_ref()).map(Arc::new));
         let rule = rule.filter(|_| section.can_read(&["match"]));
         rules.extend(rule.map(|rule| (index, rule)));
-        routes.extend(action.map(|action| {
-            Arc::new(Route {
-                name: route.name.as_str().into(),
-                action,
-                limits,
-                auth: auth.map(Box::new),
-                hash_key,
-                priority: route.priority.and_then(Priority::new),
-                throttle: route.throttle,
-                strip_prefix,
-                edits,
-                timeouts: RouteTimeouts {
-                    request: route.request_timeout.millis(),
-                    response_idle: route.response_idle_timeout.millis(),
-                    response_body: route.response_body_timeout.millis(),
-                    tunnel_idle: route.tunnel_idle_timeout.millis(),
-                },
-                max_body: route.max_body.0,
-                inspection,
-                settles,
-                has_variable_cost,
-                access,
-                cors: cors::compile(&section, route),
-                error_bodies: error_bodies::compile(&section, route),
-                error_format: error_format(route, config),
-                compress,
-                mirror,
-            })
-        }));
     }
     route_match::note_weights(root, &rules);
     let table = table(root, config, rules.clone());
@@ -127,6 +65,119 @@ pub(super) fn compile(
         redirect::check_loops(root, config, &table, &routes);
     }
     (table, routes, doors)
+}
+
+/// Compiles each route.
+struct RouteCompiler<'a> {
+    config: &'a Config,
+    parts: &'a RouteParts<'a>,
+    definitions: Definitions<'a>,
+}
+
+impl RouteCompiler<'_> {
+    /// The route at `section`, which matches by `rule`. Reports its faults; `None` if its action is
+    /// faulty.
+    fn route(
+        &self,
+        section: &Section<'_>,
+        route: &config::RouteConfig,
+        rule: Option<&Rule>,
+    ) -> Option<Route> {
+        let config = self.config;
+        check_references(section, route, config);
+        let charged = self.limits(&section.at("limits"), &route.limits, rule);
+        let reported = self.limits(&section.at("status"), status(route), rule);
+        if route.decide.is_some() {
+            for (index, policy) in charged.iter().enumerate() {
+                decide::check_limit(&section.at("limits").index(index), policy);
+            }
+        }
+        check_delays(section, route, &charged);
+        check_reported(&section.at("status"), &reported, &charged);
+        let limits: SmallVec<_> = charged.iter().flat_map(with_candidate).collect();
+        let hash_key = balance::hash_key(section, route, rule, config);
+        let needs =
+            InspectionNeeds { charged: &limits, reported: &reported, hash_key: hash_key.as_ref() };
+        let inspection = Inspection::compile(section, &needs, route);
+        let auth = auth::of_route(section, route, self.parts.auth, config);
+        let read = ReadHeaders::new(counted_headers(&limits, self.parts.tokens), auth.as_ref());
+        let find = |name: &str| self.definitions.upstreams.get(name).copied();
+        let action = self.action(section, route, rule, reported);
+        let compiled = Route {
+            name: route.name.as_str().into(),
+            settles: limits.iter().any(|policy| policy.cost.settled().is_some()),
+            has_variable_cost: limits.iter().any(|policy| policy.cost.is_variable()),
+            limits,
+            hash_key,
+            priority: route.priority.and_then(Priority::new),
+            throttle: route.throttle,
+            strip_prefix: strip_prefix(section, route),
+            edits: route_edits::compile(section, route, rule, &read, config),
+            auth: auth.map(Box::new),
+            timeouts: timeouts(route),
+            max_body: route.max_body.0,
+            inspection,
+            access: access::compile(section, route),
+            cors: cors::compile(section, route),
+            error_bodies: error_bodies::compile(section, route),
+            error_format: error_format(route, config),
+            compress: super::compress::compile(section, route, config),
+            mirror: mirror::compile(section, route, config, find),
+            action: action?,
+        };
+        Some(compiled)
+    }
+
+    fn limits(
+        &self,
+        section: &Section<'_>,
+        names: &[String],
+        rule: Option<&Rule>,
+    ) -> Vec<Arc<LimitPolicy>> {
+        named_limits(section, names, rule, self.config, &self.definitions)
+    }
+
+    /// The route's action; `None` if it is faulty. `reported` are the limits that `status` names.
+    fn action(
+        &self,
+        section: &Section<'_>,
+        route: &config::RouteConfig,
+        rule: Option<&Rule>,
+        reported: Vec<Arc<LimitPolicy>>,
+    ) -> Option<Action> {
+        if !section.can_read(&ACTIONS) {
+            return None;
+        }
+        let expected = "`upstream`, `redirect`, `respond`, `status` or `decide`";
+        let pattern = rule.map(|rule| &rule.path);
+        Some(match section.only_one(route.action(), ("no action", expected))? {
+            RouteActionConfig::Upstream(name) => {
+                Action::Upstream(Arc::clone(self.definitions.upstreams.get(name)?))
+            }
+            RouteActionConfig::Redirect(own) => {
+                Action::Redirect(redirect::compile(&section.at("redirect"), own, pattern)?)
+            }
+            RouteActionConfig::Respond(fixed) => {
+                Action::Respond(super::upstreams::respond(&section.at("respond"), fixed))
+            }
+            RouteActionConfig::Status(names) => {
+                section.at("status").ensure(!names.is_empty(), "no limit", "at least one");
+                Action::Status(reported)
+            }
+            RouteActionConfig::Decide(own) => {
+                Action::Decide(decide::compile(section, route, own, self.config, rule))
+            }
+        })
+    }
+}
+
+fn timeouts(route: &config::RouteConfig) -> RouteTimeouts {
+    RouteTimeouts {
+        request: route.request_timeout.millis(),
+        response_idle: route.response_idle_timeout.millis(),
+        response_body: route.response_body_timeout.millis(),
+        tunnel_idle: route.tunnel_idle_timeout.millis(),
+    }
 }
 
 /// The form of the route's errors: the configured one, or that of the API whose tokens its limits
@@ -154,131 +205,6 @@ impl<'a> Definitions<'a> {
         Self {
             upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
             limits: limits.iter().map(|policy| (policy.limit.name(), policy)).collect(),
-        }
-    }
-}
-
-/// The names of the limits whose state a route reports.
-fn status(route: &config::RouteConfig) -> &[String] {
-    route.status.as_deref().unwrap_or_default()
-}
-
-fn check_references(section: &Section<'_>, route: &config::RouteConfig, config: &Config) {
-    if let Some(upstream) = &route.upstream {
-        let section = section.at("upstream");
-        section.ensure_reference("upstream", upstream, &config.upstreams);
-    }
-    for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
-        let mut seen = HashSet::<&str, RandomState>::default();
-        for (index, name) in names.iter().enumerate() {
-            let section = section.at(key).index(index);
-            section.ensure_reference("limit", name, &config.limits);
-            let what = format!("duplicate limit `{name}`");
-            section.ensure(seen.insert(name), &what, "each limit once");
-        }
-    }
-}
-
-/// Notes reported limits that count each route or path separately: a request to this route does not
-/// say which of them is meant. Limits that the route also charges count its own requests.
-fn check_reported(
-    section: &Section<'_>,
-    reported: &[Arc<LimitPolicy>],
-    charged: &[Arc<LimitPolicy>],
-) {
-    for policy in reported {
-        let is_unknown = |part: &&KeyPart| matches!(part, KeyPart::Route | KeyPart::Path);
-        let is_charged = charged.iter().any(|own| Arc::ptr_eq(own, policy));
-        if let Some(part) = policy.key.0.iter().find(is_unknown).filter(|_| !is_charged) {
-            let name = policy.limit.name();
-            let what = format!(
-                "`{name}` counts by `{part}`, and no request to this route says which: it is reported as null"
-            );
-            section.note(what, "a limit without this part in its key");
-        }
-    }
-}
-
-/// Compiles the route's action; `None` if it is faulty. `reported` are the limits that `status`
-/// names.
-fn action(
-    section: &Section<'_>,
-    route: &config::RouteConfig,
-    config: &Config,
-    definitions: &Definitions<'_>,
-    (reported, rule): (Vec<Arc<LimitPolicy>>, Option<&Rule>),
-) -> Option<Action> {
-    let set = [
-        ("upstream", route.upstream.is_some()),
-        ("redirect", route.redirect.is_some()),
-        ("respond", route.respond.is_some()),
-        ("status", route.status.is_some()),
-        ("decide", route.decide.is_some()),
-    ];
-    let mut set = set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key);
-    let Some(first) = set.next() else {
-        if section.can_read(&["upstream", "redirect", "respond", "status", "decide"]) {
-            let what = "no action";
-            let expected = "`upstream`, `redirect`, `respond`, `status` or `decide`";
-            section.at("upstream").fault(what, expected);
-        }
-        return None;
-    };
-    if let Some(second) = set.next() {
-        let what = format!("both `{first}` and `{second}`");
-        section.at(second).fault(what, "one of them");
-        return None;
-    }
-    let pattern = rule.map(|rule| &rule.path);
-    if let Some(name) = &route.upstream {
-        let upstream = definitions.upstreams.get(name.as_str());
-        return upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)));
-    }
-    if let Some(redirect) = &route.redirect {
-        let section = section.at("redirect");
-        return redirect::compile(&section, redirect, pattern).map(Action::Redirect);
-    }
-    if let Some(fixed) = &route.respond {
-        let fixed = super::upstreams::respond(&section.at("respond"), fixed);
-        return Some(Action::Respond(fixed));
-    }
-    if let Some(own) = &route.decide {
-        return Some(Action::Decide(decide::compile(section, route, own, config, rule)));
-    }
-    let section = section.at("status");
-    section.ensure(!status(route).is_empty(), "no limit", "at least one");
-    Some(Action::Status(reported))
-}
-
-/// Reports a limit that may delay a request for its whole `request_timeout`.
-fn check_delays(section: &Section<'_>, route: &config::RouteConfig, definitions: &Definitions<'_>) {
-    let Some(timeout) = route.request_timeout.millis() else { return };
-    for name in &route.limits {
-        let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
-        let tiers = policy.tiers.iter().filter_map(|tier| tier.limit.as_ref());
-        let plans = policy.plans.iter().filter_map(|tier| match &tier.limit {
-            PlanLimit::Quota(limit) => Some(limit),
-            PlanLimit::Unlimited | PlanLimit::Blocked => None,
-        });
-        let waits = tiers
-            .chain(plans)
-            .chain([&policy.limit])
-            .map(|limit| u64::from(limit.algorithm().max_wait()));
-        let longest = waits.max().unwrap_or(0);
-        let limit = section.root().at("limits").entry(name);
-        let is_known = section.can_read(&["request_timeout", "name"])
-            && limit.can_read(&QUOTA_KEYS)
-            && limit.can_read(&["tiers", "enforce"]);
-        if policy.limit.enforce && longest > 0 && longest >= timeout && is_known {
-            let what = format!(
-                "`{name}` may delay a request for {}, but the request_timeout of route `{}` is {}",
-                Duration::from_millis(longest),
-                route.name,
-                route.request_timeout
-            );
-            let expected =
-                "a shorter max_wait (by default, it is the window), or a longer request_timeout";
-            limit.at("max_wait").fault(what, expected);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tidegate_config::{
-    ConfigSource, EnvLookup, Fault, MAX_FAULTS, SecretError, SecretReference, suggest,
+    ConfigSource, EnvLookup, Fault, MAX_FAULTS, NotOne, SecretError, SecretReference, suggest,
 };
 use tidegate_identity::KeyPart;
 
@@ -250,6 +250,20 @@ impl<'a> Section<'a> {
     /// True if the values of `keys` could be read, so that they can be compared.
     pub(super) fn can_read(&self, keys: &[&'static str]) -> bool {
         keys.iter().all(|key| self.at(key).is_readable())
+    }
+
+    /// The one of several values that the section has exactly one of. Reports others; `missing` is
+    /// what to say if there is none, and what is expected.
+    pub(super) fn only_one<T>(&self, value: Result<T, NotOne>, missing: (&str, &str)) -> Option<T> {
+        match value {
+            Ok(only) => return Some(only),
+            Err(NotOne::Missing) => self.fault_at_key(missing.0, missing.1),
+            Err(NotOne::Several { first, second }) => {
+                let what = format!("both `{first}` and `{second}`");
+                self.at(second).fault_at_key(what, "one of them");
+            }
+        }
+        None
     }
 
     /// True if the file has `key` in this section of the first level.
