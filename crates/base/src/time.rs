@@ -119,6 +119,24 @@ macro_rules! time_in_ms {
                 Self(self.0 / ms * ms)
             }
 
+            /// This time, rounded up to a multiple of `length` since the start of the scale; at most
+            /// [`Self::MAX`].
+            #[must_use]
+            pub const fn round_up_to(self, length: Millis) -> Self {
+                Self(self.0.div_ceil(length.as_ms()).saturating_mul(length.as_ms()))
+            }
+
+            /// This time, rounded down to a multiple of `length` since the start of the scale.
+            #[must_use]
+            pub const fn round_down_to(self, length: Millis) -> Self {
+                Self(self.0 / length.as_ms() * length.as_ms())
+            }
+
+            /// The whole periods of this length since the start of the scale.
+            pub const fn whole_periods(self, length: Millis) -> u64 {
+                self.0 / length.as_ms()
+            }
+
             /// The whole periods of `ms` since the start of the scale.
             pub const fn periods_of(self, ms: u64) -> u64 {
                 self.0 / ms
