@@ -12,7 +12,7 @@ use divan::Bencher;
 use tidegate::{
     charge::{Charge, Key, Limit, LimitIdentity},
     clock::StoreTime,
-    limit::{Quota, sliding_window},
+    limit::{Millis, Quota, sliding_window},
     mix::SplitMix,
     store::memory::MemoryStore,
 };
@@ -41,7 +41,7 @@ fn main() {
 fn limit(name: &str, quota: u64) -> Arc<Limit> {
     Arc::new(Limit::new(
         LimitIdentity::new(name, 0x1234_5678_9abc_def0),
-        Quota::sliding(quota, 60_000, 6),
+        Quota::sliding(quota, Millis::from_secs(60), 6),
     ))
 }
 
@@ -58,7 +58,7 @@ fn hashed_key(caller: u64) -> Key {
 /// The algorithm without a store, on a window that contains an older charge.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
-    let quota = Quota::sliding(u32::MAX.into(), 60_000, 6);
+    let quota = Quota::sliding(u32::MAX.into(), Millis::from_secs(60), 6);
     let mut state = sliding_window::SlidingWindowState::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));

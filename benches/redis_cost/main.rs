@@ -11,7 +11,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ADJUST, Cost, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, Quota};
+use tidegate::limit::{Algorithm, Millis, Quota};
 
 /// The time of the first charge, in ms since the Unix epoch.
 const NOW: u64 = 1_700_000_000_000;
@@ -82,10 +82,11 @@ fn measure_algorithms(redis: &RedisServer, quota: u64) -> Vec<Row> {
         Algorithm::SlidingLog,
         Algorithm::FixedWindow,
         Algorithm::TokenBucket,
-        Algorithm::LeakyBucket { max_wait: WINDOW as u32 },
+        Algorithm::LeakyBucket { max_wait: Millis::from_ms(WINDOW) },
     ];
     for algorithm in algorithms {
-        let (name, quota) = (algorithm.tag(), Quota::new(quota, WINDOW, algorithm));
+        let (name, quota) =
+            (algorithm.tag(), Quota::new(quota, Millis::from_ms(WINDOW), algorithm));
         rows.push(measure(name, &mut caller, quota.limit, |caller, charges| {
             let charges: Vec<_> = charges.iter().map(|&(at, _)| (at, 1)).collect();
             black_box(caller.charge(name, &quota, &charges));
@@ -116,7 +117,8 @@ struct ConcurrencyRow {
 
 fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
     let _: String = redis.command(&["FLUSHALL"]);
-    let (key, quota) = ("slots", Quota::new(100_000, LEASE, Algorithm::Concurrency));
+    let (key, quota) =
+        ("slots", Quota::new(100_000, Millis::from_ms(LEASE), Algorithm::Concurrency));
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
     // Leases are renewed after a third of their duration, so their ages are spread over a third.

@@ -158,7 +158,7 @@ pub(super) fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDe
         name: limit.name().into(),
         algorithm: limit.algorithm().tag(),
         quota: quota.limit,
-        window_ms: calendar.is_none().then_some(quota.window),
+        window_ms: calendar.is_none().then_some(quota.window.as_ms()),
         calendar: calendar.map(|calendar| calendar.to_string()),
         resolution: quota.algorithm.resolution(),
         strict: quota.algorithm.is_strict(),
@@ -186,8 +186,8 @@ pub(super) fn describe_limit(policy: &LimitPolicy, metrics: &Metrics) -> LimitDe
 fn describe_block(block: &Limit) -> BlockDescription {
     BlockDescription {
         after: block.quota.limit,
-        within_ms: block.quota.window,
-        for_ms: block.algorithm().block_duration(),
+        within_ms: block.quota.window.as_ms(),
+        for_ms: block.algorithm().block_duration().as_ms(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use testkit::random::SplitMix64;
 use tidegate::charge::{LeaseSize, Limit, LimitIdentity};
-use tidegate::limit::{Algorithm, Quota};
+use tidegate::limit::{Algorithm, Millis, Quota};
 
 use self::world::World;
 
@@ -64,7 +64,7 @@ impl Plan {
             None => Algorithm::FixedWindow,
             Some(resolution) => Algorithm::SlidingWindow { resolution, strict: rng.one_in(3) },
         };
-        let quota = Quota::new(quota, window, algorithm);
+        let quota = Quota::new(quota, Millis::from_ms(window), algorithm);
         let lease_size = match rng.below(2) {
             0 => LeaseSize::Auto,
             _ => LeaseSize::Units(1 + rng.below(20)),
@@ -122,7 +122,7 @@ const LARGE: u64 = 100_000;
 /// A demand of 1.3 quotas in one window.
 fn overload(gateways: usize, is_skewed: bool, quota: u64, lease_size: LeaseSize) -> Plan {
     let requests = quota as usize * 13 / 10;
-    let quota = Quota::sliding(quota, 60_000, 6);
+    let quota = Quota::sliding(quota, Millis::from_secs(60), 6);
     Plan {
         gateways,
         is_skewed,

@@ -7,7 +7,7 @@ use testkit::redis_server::RedisServer;
 use tidegate::{
     charge::{Adjustment, BlockEffect, Charge, DecisionSource, Key, Limit, LimitIdentity, Verdict},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Change, Decision, Quota},
+    limit::{Algorithm, Change, Decision, Millis, Quota},
     store::{CounterStore, StoreHandle, charge_in_memory, memory::MemoryStore},
 };
 use tokio::runtime::Runtime;
@@ -16,9 +16,9 @@ use crate::support::{NOW, charge, clock, counter_store, eventually, gateway, now
 
 /// A limit of 2 requests an hour, which blocks for a minute after 4 refusals within 10 s.
 fn blocking(name: &str) -> Arc<Limit> {
-    let quota = Quota::new(2, 3_600_000, Algorithm::FixedWindow);
+    let quota = Quota::new(2, Millis::from_secs(3_600), Algorithm::FixedWindow);
     let limit = Limit::new(LimitIdentity::new(name, 0xfeed), quota);
-    Arc::new(limit.with_block(4, 10_000, 60_000))
+    Arc::new(limit.with_block(4, Millis::from_secs(10), Millis::from_secs(60)))
 }
 
 async fn ask(handle: &StoreHandle, limit: &Arc<Limit>) -> Verdict {
@@ -69,8 +69,9 @@ struct Both<'a> {
 
 impl Both<'_> {
     fn run(&self, steps: &[Step], caller: u128) -> TestCaseResult {
-        let shaped = |after, duration| {
-            let quota = Quota::new(after, 10_000, Algorithm::Block { duration });
+        let shaped = |after, duration: u32| {
+            let duration = Millis::from_ms(duration.into());
+            let quota = Quota::new(after, Millis::from_secs(10), Algorithm::Block { duration });
             // Not enforced, so that no denial is cached.
             let limit = Limit::new(LimitIdentity::new("differential~block", 7), quota);
             Arc::new(Limit { enforce: false, ..limit })
@@ -168,9 +169,12 @@ async fn a_block_begins_with_the_last_refusal_and_ends_exactly() {
 async fn refusals_of_the_deny_cache_are_counted_without_a_call_for_each() {
     let redis = RedisServer::start();
     let (store, handle) = gateway(&redis);
-    let quota = Quota::new(1, 3_600_000, Algorithm::FixedWindow);
-    let limit =
-        Limit::new(LimitIdentity::new("cached", 1), quota).with_block(2_000, 60_000, 60_000);
+    let quota = Quota::new(1, Millis::from_secs(3_600), Algorithm::FixedWindow);
+    let limit = Limit::new(LimitIdentity::new("cached", 1), quota).with_block(
+        2_000,
+        Millis::from_secs(60),
+        Millis::from_secs(60),
+    );
     let limit = Arc::new(limit);
     assert!(ask(&handle, &limit).await.admitted);
     assert!(!ask(&handle, &limit).await.admitted);
@@ -236,7 +240,8 @@ async fn a_block_is_lifted_alone_or_with_the_counter() {
 #[test]
 fn a_block_that_is_not_enforced_admits_and_uncounts() {
     let limit = Limit { enforce: false, ..Limit::clone(&blocking("dry")) };
-    let limit = Limit { block: None, ..limit }.with_block(2, 10_000, 60_000);
+    let limit =
+        Limit { block: None, ..limit }.with_block(2, Millis::from_secs(10), Millis::from_secs(60));
     let (limit, memory) = (Arc::new(limit), MemoryStore::new(100));
     let ask = |at: u64| charge_in_memory(&memory, &[charge(&limit, 1)], NOW + at);
     let effects: Vec<BlockEffect> = (0..5).map(|at| effect(&ask(at))).collect();
@@ -253,9 +258,9 @@ fn a_block_that_is_not_enforced_admits_and_uncounts() {
 
 #[test]
 fn a_block_of_permits_names_its_end() {
-    let quota = Quota::new(1, 10_000, Algorithm::Concurrency);
+    let quota = Quota::new(1, Millis::from_secs(10), Algorithm::Concurrency);
     let limit = Limit::new(LimitIdentity::new("permits", 0xfeed), quota);
-    let limit = Arc::new(limit.with_block(2, 5_000, 4_000));
+    let limit = Arc::new(limit.with_block(2, Millis::from_secs(5), Millis::from_secs(4)));
     let memory = MemoryStore::new(100);
     let ask = || charge_in_memory(&memory, &[Charge { limit: &limit, key: Key(1), cost: 1 }], NOW);
     assert!(ask().admitted);

@@ -31,7 +31,11 @@ impl Record<'_> {
         let mut caller = ScriptCaller::new(&self.redis.url(), script);
         let mut command = caller.command();
         command.arg(1).arg(&self.key).arg(now.as_unix_ms()).arg("fixed_window").arg(cost).arg(5);
-        command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms()).arg(rest);
+        command
+            .arg(window.length().as_ms())
+            .arg(next.length().as_ms())
+            .arg(window.end.as_unix_ms())
+            .arg(rest);
         let reply: Vec<i64> = command.query(&mut caller.connection).expect("a reply");
         reply[1..6].to_vec()
     }

@@ -7,7 +7,7 @@ use testkit::{
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, Limit, LimitIdentity},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Change, Decision, MAX_UNITS, Quota},
+    limit::{Algorithm, Change, Decision, MAX_UNITS, Millis, Quota},
     store::{CounterStore, StoreHandle},
 };
 
@@ -22,12 +22,12 @@ fn limits() -> Vec<Arc<Limit>> {
         ("fixed", Algorithm::FixedWindow),
         ("token", Algorithm::TokenBucket),
         // Ten slots, six seconds apart, are within 54 s.
-        ("leaky", Algorithm::LeakyBucket { max_wait: 54_000 }),
+        ("leaky", Algorithm::LeakyBucket { max_wait: Millis::from_secs(54) }),
         ("concurrency", Algorithm::Concurrency),
     ];
     let shaped = |(name, algorithm)| {
         Arc::new(Limit {
-            quota: Quota::new(10, 60_000, algorithm),
+            quota: Quota::new(10, Millis::from_secs(60), algorithm),
             ..Limit::clone(&limit(name, 1))
         })
     };
@@ -120,10 +120,10 @@ async fn exactly_the_quota_is_admitted() {
             assert_eq!(decision.used, used, "{label}");
             assert_eq!(decision.remaining, 10 - used, "{label}");
             let wait = if fixture.delays { (used - 1) * 6_000 } else { 0 };
-            assert_eq!(decision.wait, wait, "{label}");
+            assert_eq!(decision.wait.as_ms(), wait, "{label}");
         }
         let refused = fixture.decide(1).await;
-        assert!(!refused.admitted && refused.remaining == 0 && refused.wait == 0, "{label}");
+        assert!(!refused.admitted && refused.remaining == 0 && refused.wait.is_zero(), "{label}");
         let retry_at = refused.retry_at.expect("a time to retry");
         fixture.advance(retry_at - 1 - NOW);
         assert!(!fixture.decide(1).await.admitted, "{label}: 1 ms before `retry_at`");
@@ -227,7 +227,7 @@ async fn a_refund_restores_remaining_and_keeps_the_reset() {
         assert_eq!(refunded.used, before.used, "{}", fixture.label);
         assert_eq!(refunded.reset_at, charged.reset_at, "{}", fixture.label);
         let peeked = fixture.peek().await;
-        assert_eq!(Decision { wait: 0, ..peeked }, refunded, "{}", fixture.label);
+        assert_eq!(Decision { wait: Millis::ZERO, ..peeked }, refunded, "{}", fixture.label);
         let again = fixture
             .adjust(Change::Refund { charged_at: StoreTime::from_unix_ms(5), cost: 3 })
             .await;

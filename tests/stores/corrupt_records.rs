@@ -4,7 +4,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ADJUST, CHARGE, PEEK, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, MAX_LEASED_UNITS, MAX_UNITS};
+use tidegate::limit::{Algorithm, MAX_LEASED_UNITS, MAX_UNITS, Millis};
 
 const NOW: u64 = crate::support::NOW.as_unix_ms();
 
@@ -184,7 +184,11 @@ impl Scripts {
         };
         let mut command = caller.command();
         command.arg(1).arg(key).arg(now).arg(algorithm.tag()).arg(cost);
-        command.arg(quota).arg(60_000).arg(algorithm.resolution()).arg(algorithm.max_wait());
+        command
+            .arg(quota)
+            .arg(60_000)
+            .arg(algorithm.resolution())
+            .arg(algorithm.max_wait().as_ms());
         command.arg(arguments);
         Some(command.query(&mut caller.connection))
     }
@@ -195,7 +199,7 @@ fn scripts_return_valid_replies_for_corrupt_records() {
     let redis = RedisServer::start();
     let scripts = std::cell::RefCell::new(Scripts::new(&redis));
     let number = std::cell::Cell::new(0);
-    let algorithms = prop::sample::select(Algorithm::all(6, 5_000).to_vec());
+    let algorithms = prop::sample::select(Algorithm::all(6, Millis::from_secs(5)).to_vec());
     let quotas = prop::sample::select(&QUOTAS[..]);
     let config = ProptestConfig { cases: 3_000, ..ProptestConfig::default() };
     proptest!(config, |(foreign in any_foreign_value(), calls in any_calls(), algorithm in algorithms, quota in quotas)| {

@@ -10,7 +10,7 @@ use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},
     limit::{
-        Algorithm, Calendar, CalendarPeriod, Change, MAX_QUOTA_MILLIS, MAX_UNITS, Quota,
+        Algorithm, Calendar, CalendarPeriod, Change, MAX_QUOTA_MILLIS, MAX_UNITS, Millis, Quota,
         sliding_log,
     },
     store::{CounterStore, StoreHandle, memory::MemoryStore},
@@ -99,7 +99,7 @@ fn countable(mut quota: Quota) -> Quota {
     }
     let most = match quota.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => {
-            MAX_QUOTA_MILLIS / quota.window.max(quota.algorithm.max_wait().into())
+            MAX_QUOTA_MILLIS / quota.window.max(quota.algorithm.max_wait()).as_ms()
         }
         _ => MAX_UNITS,
     };
@@ -133,13 +133,14 @@ fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
         type One = (usize, u64, u64, u32, u32, bool, bool);
         let compile = |(index, one): (usize, One)| {
             let (algorithm, quota, sub_window, resolution, max_wait, strict, enforce) = one;
-            let quota = match Algorithm::all(resolution, max_wait).get(algorithm) {
-                Some(&algorithm) => {
-                    let window = sub_window * u64::from(resolution);
-                    countable(Quota::new(quota, window, with_strictness(algorithm, strict)))
-                }
-                None => Quota::calendar(quota, any_calendar(resolution, max_wait)),
-            };
+            let quota =
+                match Algorithm::all(resolution, Millis::from_ms(max_wait.into())).get(algorithm) {
+                    Some(&algorithm) => {
+                        let window = Millis::from_ms(sub_window) * u64::from(resolution);
+                        countable(Quota::new(quota, window, with_strictness(algorithm, strict)))
+                    }
+                    None => Quota::calendar(quota, any_calendar(resolution, max_wait)),
+                };
             Arc::new(Limit { quota, enforce, ..Limit::clone(&limit(&format!("limit-{index}"), 1)) })
         };
         all.into_iter().enumerate().map(compile).collect()
@@ -148,7 +149,7 @@ fn any_limits() -> impl Strategy<Value = Vec<Arc<Limit>>> {
 
 fn any_steps(limits: &[Arc<Limit>]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let count = limits.len();
-    let scale = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
+    let scale = limits.iter().map(|limit| limit.quota.window.as_ms() / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
     let cost = prop_oneof![
         6 => Just(1_u64),
@@ -272,9 +273,8 @@ impl StorePair<'_> {
             }
             AdjustKind::RefundUnmade { ms_ago, cost } => {
                 // A leaky bucket's slots are in the future.
-                let max_wait =
-                    limits.iter().map(|limit| u64::from(limit.algorithm().max_wait())).max();
-                let latest = self.now + max_wait.unwrap_or(0) / 2;
+                let max_wait = limits.iter().map(|limit| limit.algorithm().max_wait()).max();
+                let latest = self.now + max_wait.unwrap_or_default() / 2;
                 Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
             }
             AdjustKind::Release { cost } => Change::Release { cost },
@@ -304,7 +304,9 @@ impl StorePair<'_> {
                 &Step::Reload { limit, quota, max_wait, strict } => {
                     let old = limits[limit].quota;
                     let algorithm = match with_strictness(old.algorithm, strict) {
-                        Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait },
+                        Algorithm::LeakyBucket { .. } => {
+                            Algorithm::LeakyBucket { max_wait: Millis::from_ms(max_wait.into()) }
+                        }
                         other => other,
                     };
                     let quota = countable(Quota { limit: quota, algorithm, ..old });
@@ -363,9 +365,9 @@ fn the_largest_quotas_are_exact_in_lua() {
         let handle = counter_store.worker();
         let memory = MemoryStore::new(1_000);
         for max_wait in [0, 7, (1 << 20) - 1] {
-            for algorithm in Algorithm::all(1, max_wait) {
+            for algorithm in Algorithm::all(1, Millis::from_ms(max_wait)) {
                 // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
-                let quota = Quota::new(u32::MAX.into(), (1 << 20) - 1, algorithm);
+                let quota = Quota::new(u32::MAX.into(), Millis::from_ms((1 << 20) - 1), algorithm);
                 let name = format!("{}-{max_wait}", algorithm.tag());
                 let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
                 for (step, cost) in [
@@ -395,8 +397,10 @@ fn the_largest_quotas_are_exact_in_lua() {
 
 /// A window of `window` ms, with the largest quota: each step is (delay in ms, cost).
 fn largest_windows() -> [(Quota, [(u64, u64); 7]); 4] {
-    let month = 30 * 86_400_000_u64;
-    let steps = |step: u64| {
+    let month = Millis::from_secs(30 * 86_400);
+    let year = Millis::from_secs(366 * 86_400);
+    let steps = |step: Millis| {
+        let step = step.as_ms();
         [
             (0, MAX_UNITS),
             (0, 1),
@@ -411,7 +415,7 @@ fn largest_windows() -> [(Quota, [(u64, u64); 7]); 4] {
         (Quota::new(MAX_UNITS, month, Algorithm::FixedWindow), steps(month / 6)),
         (Quota::sliding(MAX_UNITS, month, 6), steps(month / 6)),
         (Quota::sliding(MAX_UNITS, month, 1), steps(month)),
-        (Quota::sliding(MAX_UNITS, 366 * 86_400_000, 1), steps(366 * 86_400_000)),
+        (Quota::sliding(MAX_UNITS, year, 1), steps(year)),
     ]
 }
 
@@ -495,12 +499,12 @@ fn long_records_decide_alike() {
     let long = vec![
         Algorithm::SlidingLog,
         Algorithm::Concurrency,
-        Algorithm::LeakyBucket { max_wait: 2_000 },
+        Algorithm::LeakyBucket { max_wait: Millis::from_secs(2) },
     ];
     let long = prop::sample::select(long);
     proptest!(config, |(steps in any_long_steps(), quota in 200_u64..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
-        let quota = Quota::new(quota, 3_000, algorithm);
+        let quota = Quota::new(quota, Millis::from_secs(3), algorithm);
         let limits = [Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 1)) })];
         let mut pair = StorePair {
             runtime: &runtime,

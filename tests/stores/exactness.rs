@@ -10,7 +10,7 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     charge::Limit,
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
     redis::RedisOptions,
     secret::SharedSecret,
     store::CounterStore,
@@ -21,7 +21,7 @@ use crate::support::{charge, clock, counter_store, eventually, gateway, limit, o
 
 /// A limit whose window does not end during a test.
 fn daily_limit(name: &str, quota: u64) -> Arc<Limit> {
-    let day = 86_400_000;
+    let day = Millis::from_secs(86_400);
     Arc::new(Limit { quota: Quota::sliding(quota, day, 1), ..Limit::clone(&limit(name, quota)) })
 }
 
@@ -29,7 +29,7 @@ fn daily_limit(name: &str, quota: u64) -> Arc<Limit> {
 fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     let redis = RedisServer::start();
     // The 800th slot is within the longest wait; the next one, 108 s later, is not.
-    for algorithm in Algorithm::all(1, 86_292_000) {
+    for algorithm in Algorithm::all(1, Millis::from_secs(86_292)) {
         let mut limit = daily_limit(algorithm.tag(), QUOTA);
         Arc::make_mut(&mut limit).quota.algorithm = algorithm;
         assert_eq!(

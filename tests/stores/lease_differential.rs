@@ -9,8 +9,8 @@ use tidegate::{
     charge::Limit,
     clock::StoreTime,
     limit::{
-        Algorithm, AlgorithmState, Calendar, CalendarPeriod, Decision, Grant, MAX_UNITS, Quota,
-        UnitDemand, UnitReturn,
+        Algorithm, AlgorithmState, Calendar, CalendarPeriod, Decision, Grant, MAX_UNITS, Millis,
+        Quota, UnitDemand, UnitReturn,
     },
 };
 
@@ -37,7 +37,7 @@ fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
         any::<bool>(),
     );
     one.prop_map(|(is_fixed, quota, sub_window, resolution, strict)| {
-        let window = sub_window * u64::from(resolution);
+        let window = Millis::from_ms(sub_window) * u64::from(resolution);
         let sliding = Algorithm::SlidingWindow { resolution, strict };
         let own = match (is_fixed, strict) {
             (true, true) => Quota::calendar(quota, hours()),
@@ -49,7 +49,7 @@ fn any_limit() -> impl Strategy<Value = Arc<Limit>> {
 }
 
 fn any_calls(limit: &Arc<Limit>) -> impl Strategy<Value = Vec<AcquireCall>> + use<> {
-    let (sub_window, quota) = (limit.quota.sub_window(), limit.quota.limit);
+    let (sub_window, quota) = (limit.quota.sub_window().as_ms(), limit.quota.limit);
     let delay =
         prop_oneof![3 => 0..=sub_window / 3, 2 => 0..=sub_window * 2, 1 => 0..=sub_window * 70];
     let minimum = prop_oneof![5 => Just(1_u64), 2 => 1_u64..8, 1 => 1..=quota + 2];
@@ -98,9 +98,15 @@ fn grant_in_lua(
     if let Some(calendar) = algorithm.calendar() {
         let window = calendar.window_at(now);
         let next = calendar.window_at(window.end);
-        command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
+        command
+            .arg(window.length().as_ms())
+            .arg(next.length().as_ms())
+            .arg(window.end.as_unix_ms());
     } else {
-        command.arg(window).arg(algorithm.resolution()).arg(u8::from(algorithm.is_strict()));
+        command
+            .arg(window.as_ms())
+            .arg(algorithm.resolution())
+            .arg(u8::from(algorithm.is_strict()));
     }
     command.arg(demand.needed);
     command
@@ -124,7 +130,7 @@ fn grant_in_rust(
         .map(u64::cast_signed)
         .to_vec();
     reply.push(retry_at.map_or(-1, |at| at.as_unix_ms().cast_signed()));
-    reply.extend([wait, units, end.as_unix_ms()].map(u64::cast_signed));
+    reply.extend([wait.as_ms(), units, end.as_unix_ms()].map(u64::cast_signed));
     reply
 }
 

@@ -11,7 +11,7 @@ use testkit::{
 };
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, LeaseSize, Limit},
-    limit::{Algorithm, Change, Quota},
+    limit::{Algorithm, Change, Millis, Quota},
     store::{CounterStore, StoreHandle},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -128,9 +128,9 @@ fn weekly_limits() -> Vec<Arc<Limit>> {
     let mut limits = limits_of_each_algorithm();
     for limit in &mut limits {
         let quota = &mut Arc::make_mut(limit).quota;
-        quota.window *= 100;
+        quota.window = quota.window * 100;
         if let Algorithm::LeakyBucket { max_wait } = &mut quota.algorithm {
-            *max_wait *= 100;
+            *max_wait = *max_wait * 100;
         }
     }
     limits
@@ -223,10 +223,13 @@ async fn in_every_window_each_store_admits_no_more_than_its_own_bound() {
         ("log", Algorithm::SlidingLog),
         ("fixed", Algorithm::FixedWindow),
         ("token", Algorithm::TokenBucket),
-        ("leaky", Algorithm::LeakyBucket { max_wait: 2_000 }),
+        ("leaky", Algorithm::LeakyBucket { max_wait: Millis::from_secs(2) }),
     ];
     let shaped = |(name, algorithm)| {
-        Arc::new(Limit { quota: Quota::new(30, 4_000, algorithm), ..Limit::clone(&limit(name, 1)) })
+        Arc::new(Limit {
+            quota: Quota::new(30, Millis::from_secs(4), algorithm),
+            ..Limit::clone(&limit(name, 1))
+        })
     };
     let limits = shapes.map(shaped);
     let mut admitted: Vec<Vec<Admission>> = vec![Vec::new(); limits.len()];
@@ -277,7 +280,7 @@ fn assert_bounds(limit: &Arc<Limit>, admitted: &[Admission]) {
         _ => 2 * quota,
     };
     let within = |from: usize, of: &[u64]| {
-        let end = of[from] + limit.quota.window;
+        let end = of[from] + limit.quota.window.as_ms();
         of[from..].iter().take_while(|at| **at < end).count()
     };
     let most = |of: &[u64]| (0..of.len()).map(|from| within(from, of)).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     charge::Limit,
     clock::{Clock, StoreTime, Uptime},
-    limit::{Algorithm, Decision, Quota},
+    limit::{Algorithm, Decision, Millis, Quota},
     redis::RedisOptions,
     store::{CounterStore, StoreHandle},
 };
@@ -17,7 +17,7 @@ use tidegate::{
 use crate::support::{charge, limit, options};
 
 /// The length of every window, in ms.
-const WINDOW: u64 = 2_000;
+const WINDOW: Millis = Millis::from_secs(2);
 
 /// The time that a call waits for Redis: longer than a busy machine needs for a reply.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
@@ -37,7 +37,7 @@ fn limits() -> Vec<Arc<Limit>> {
         ("log", Algorithm::SlidingLog),
         ("fixed", Algorithm::FixedWindow),
         ("token", Algorithm::TokenBucket),
-        ("leaky", Algorithm::LeakyBucket { max_wait: 900 }),
+        ("leaky", Algorithm::LeakyBucket { max_wait: Millis::from_ms(900) }),
     ];
     let shape = |limit_of: u64| {
         shapes.map(|(name, algorithm)| {
@@ -121,7 +121,7 @@ impl Gateway {
         let settled = self.clock.uptime() + SETTLED;
         self.settled_at.set(Some(settled));
         redis.resume();
-        self.end.set(settled + Duration::from_millis(2 * WINDOW));
+        self.end.set(settled + 2 * WINDOW.as_duration());
     }
 }
 

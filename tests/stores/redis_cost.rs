@@ -2,7 +2,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ADJUST, Cost, ScriptCaller},
 };
-use tidegate::limit::{Algorithm, Quota};
+use tidegate::limit::{Algorithm, Millis, Quota};
 
 const NOW: u64 = crate::support::NOW.as_unix_ms();
 
@@ -37,7 +37,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
     let redis = RedisServer::start();
     let mut script_caller = ScriptCaller::for_charges(&redis.url());
     let caller = &mut script_caller;
-    let quota = Quota::new(QUOTA, 200_000, Algorithm::SlidingLog);
+    let quota = Quota::new(QUOTA, Millis::from_secs(200), Algorithm::SlidingLog);
     // One charge per ms: the largest number of entries.
     let times: Vec<_> = (0..QUOTA).map(|ms| (NOW + ms, 1)).collect();
     let (first, last) = times.split_at(times.len() - MEASUREMENTS * FILLING_CHARGES);
@@ -67,7 +67,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         })
     });
     // All but the last thousand entries expire at once.
-    let later = end + quota.window - 1_000;
+    let later = end + quota.window.as_ms() - 1_000;
     assert_cheap("a charge when almost all has expired", |n| {
         let copy = format!("copy-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
@@ -80,7 +80,7 @@ fn a_full_log_of_100_000_never_blocks_redis() {
         let copy = format!("other-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge(&copy, &quota, &[(end + quota.window, 1)]), 1);
+            assert_eq!(caller.charge(&copy, &quota, &[(end + quota.window.as_ms(), 1)]), 1);
         })
     });
     assert_cheap("a charge of 0 when almost all has expired", |_| {
@@ -95,7 +95,7 @@ fn refunds_leave_no_entries_of_a_log_behind() {
     let redis = RedisServer::start();
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
-    let quota = Quota::new(1_000, 60_000, Algorithm::SlidingLog);
+    let quota = Quota::new(1_000, Millis::from_secs(60), Algorithm::SlidingLog);
     // One charge per ms, each refunded while later ones are in flight: more than fit into a block
     // of the record.
     for in_flight in [0, 1, 300] {
@@ -117,7 +117,7 @@ fn the_cost_of_a_slot_is_independent_of_the_slots_held() {
     let redis = RedisServer::start();
     let mut charges = ScriptCaller::for_charges(&redis.url());
     let mut refunds = ScriptCaller::new(&redis.url(), ADJUST);
-    let quota = Quota::new(QUOTA, 30_000, Algorithm::Concurrency);
+    let quota = Quota::new(QUOTA, Millis::from_secs(30), Algorithm::Concurrency);
     let mut cost_with_slots_held = |key: &str, held: u64| {
         let taken: Vec<_> = (0..held).map(|n| (NOW + n, 1)).collect();
         assert_eq!(charges.charge(key, &quota, &taken), held);

@@ -4,7 +4,7 @@ use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _, wait::while_
 use tidegate::{
     charge::{Adjustment, DecisionSource, Key, LeaseSize, Limit},
     clock::StoreTime,
-    limit::{Change, Quota},
+    limit::{Change, Millis, Quota},
     store::CounterStore,
 };
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use crate::support::{
 /// A limit of 20 a day, so that nothing expires.
 fn daily_limit(name: &str, lease_size: LeaseSize) -> Arc<Limit> {
     Arc::new(Limit {
-        quota: Quota::sliding(20, 86_400_000, 1),
+        quota: Quota::sliding(20, Millis::from_secs(86_400), 1),
         lease_size,
         ..Limit::clone(&limit(name, 1))
     })
@@ -75,7 +75,7 @@ async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let fleet = [counter_store(&redis, clock()), counter_store(&redis, clock())];
     let handle = fleet[1].worker();
     let limit = Arc::new(Limit {
-        quota: Quota::sliding(1, 86_400_000, 1),
+        quota: Quota::sliding(1, Millis::from_secs(86_400), 1),
         ..Limit::clone(&limit("daily", 1))
     });
     let decide =

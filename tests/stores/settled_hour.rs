@@ -7,7 +7,7 @@ use testkit::{random::SplitMix64, verdict::VerdictExt as _};
 use tidegate::{
     charge::{Adjustment, Charge, Key, Limit, LimitIdentity, StoreDecision},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Calendar, CalendarPeriod, Change, Decision, Quota},
+    limit::{Algorithm, Calendar, CalendarPeriod, Change, Decision, Millis, Quota},
     store::{CounterStore, StoreHandle},
 };
 
@@ -93,7 +93,7 @@ impl World {
             ),
         };
         // Large enough for all responses together to stay within the bound of a debt.
-        let quota = Quota::new(50 + random.below(1_000), window, algorithm);
+        let quota = Quota::new(50 + random.below(1_000), Millis::from_ms(window), algorithm);
         let limit = Arc::new(Limit::new(LimitIdentity::new("settled", seed), quota));
         let mut world = Self {
             seed,
@@ -211,7 +211,7 @@ impl World {
     /// window.
     fn window_start(&self, now: StoreTime) -> Option<StoreTime> {
         match self.limit.algorithm() {
-            Algorithm::SlidingLog => Some(now.minus_ms(self.limit.quota.window) + 1),
+            Algorithm::SlidingLog => Some(now.before(self.limit.quota.window) + 1),
             Algorithm::CalendarWindow(calendar) => Some(calendar.window_at(now).start),
             _ => None,
         }
@@ -223,7 +223,7 @@ impl World {
         let end = end.max(NOW + HOUR);
         // An overdraft of a bucket takes as long to drain as it was long to fill.
         let windows = if self.limit.algorithm() == Algorithm::TokenBucket { 40 } else { 2 };
-        let later = end + windows * self.limit.quota.window.max(HOUR);
+        let later = end + self.limit.quota.window.max(Millis::from_ms(HOUR)) * windows;
         let charge = Charge { limit: &self.limit, key: Key(1), cost: 0 };
         let verdict = self.handle.peek(&[charge], later).await.expect("memory");
         let decision = verdict.decision(0);

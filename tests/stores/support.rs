@@ -8,7 +8,7 @@ use testkit::{
 use tidegate::{
     charge::{Charge, Key, Limit, LimitIdentity},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
     redis::{RedisOptions, Topology},
     store::{CounterStore, StoreHandle},
 };
@@ -18,16 +18,19 @@ pub(crate) const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u64) -> Arc<Limit> {
-    Arc::new(Limit::new(LimitIdentity::new(name, 0xfeed), Quota::sliding(quota, 60_000, 6)))
+    Arc::new(Limit::new(
+        LimitIdentity::new(name, 0xfeed),
+        Quota::sliding(quota, Millis::from_secs(60), 6),
+    ))
 }
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
 pub(crate) fn limits_of_each_algorithm() -> Vec<Arc<Limit>> {
     let shaped = |algorithm: Algorithm| {
-        let quota = Quota::new(100, 6_000_000, algorithm);
+        let quota = Quota::new(100, Millis::from_secs(6_000), algorithm);
         Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 100)) })
     };
-    Algorithm::all(6, 2_400_000).into_iter().map(shaped).collect()
+    Algorithm::all(6, Millis::from_secs(2_400)).into_iter().map(shaped).collect()
 }
 
 thread_local! {

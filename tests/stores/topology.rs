@@ -4,7 +4,7 @@ use testkit::{options::redis_options, redis_server::RedisServer, verdict::Verdic
 use tidegate::{
     charge::{Charge, Limit, Verdict},
     clock::Clock,
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
     redis::{ShardUrls, Topology},
     store::{CounterStore, StoreHandle},
 };
@@ -72,8 +72,8 @@ async fn key_on_each_server<const N: usize>(
 
 /// Checks for each algorithm that exactly the capacity is admitted.
 async fn assert_every_algorithm(handle: &StoreHandle, key: u128) {
-    for algorithm in Algorithm::all(6, 0) {
-        let quota = Quota::new(5, 60_000, algorithm);
+    for algorithm in Algorithm::all(6, Millis::ZERO) {
+        let quota = Quota::new(5, Millis::from_secs(60), algorithm);
         let limit =
             Arc::new(Limit { quota, ..Limit::clone(&crate::support::limit(algorithm.tag(), 5)) });
         for turn in 0..=quota.capacity() {

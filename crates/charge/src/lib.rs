@@ -16,10 +16,10 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate_charge::{Charge, Key, Limit, LimitIdentity};
-//! use tidegate_limit::Quota;
+//! use tidegate_limit::{Millis, Quota};
 //!
 //! let identity = LimitIdentity::new("per-caller", 1);
-//! let limit = Arc::new(Limit::new(identity, Quota::sliding(100, 60_000, 6)));
+//! let limit = Arc::new(Limit::new(identity, Quota::sliding(100, Millis::from_secs(60), 6)));
 //! let charge = Charge { limit: &limit, key: Key(42), cost: 1 };
 //! assert_eq!(charge.limit.name(), "per-caller");
 //! ```

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_base::mix::folded_multiply;
+use tidegate_base::{mix::folded_multiply, time::Millis};
 use tidegate_limit::{Algorithm, Quota};
 use tidegate_vocabulary::OnFailure;
 
@@ -75,11 +75,12 @@ impl Limit {
     }
 
     /// The block that is charged beside this limit: it begins after `after` refusals within
-    /// `within` ms, and lasts `duration` ms.
+    /// `within`, and lasts `duration`.
     #[must_use]
-    pub fn with_block(self, after: u64, within: u64, duration: u32) -> Self {
+    pub fn with_block(self, after: u64, within: Millis, duration: Millis) -> Self {
         let name = format!("{}{BLOCK_SUFFIX}", self.name());
-        let fingerprint = folded_multiply(self.identity.fingerprint() ^ within, BLOCK_FINGERPRINT);
+        let distinct = self.identity.fingerprint() ^ within.as_ms();
+        let fingerprint = folded_multiply(distinct, BLOCK_FINGERPRINT);
         let block = Self {
             identity: LimitIdentity::new(name, fingerprint),
             quota: Quota::new(after, within, Algorithm::Block { duration }),

@@ -9,7 +9,7 @@ use std::{mem, rc::Rc, sync::Arc};
 use smallvec::SmallVec;
 use tidegate_charge::{Charge, LeaseSize, Limit, Outcome, StoreDecision};
 use tidegate_envoy::rate_limit_service::{LimitOutcome, LimitRole, Permits};
-use tidegate_limit::Decision;
+use tidegate_limit::{Decision, Millis};
 use tidegate_rules::plan::Admission;
 use tidegate_rules::respond::LimitReport;
 use tidegate_rules::snapshot::{DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit};
@@ -84,7 +84,7 @@ impl CallHit {
         let decision = Decision {
             admitted: !is_refused,
             retry_at: retry_at.filter(|_| is_refused),
-            wait: 0,
+            wait: Millis::ZERO,
             ..found.decision
         };
         let own = decided.unwrap_or(*found);

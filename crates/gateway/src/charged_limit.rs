@@ -108,8 +108,8 @@ impl ChargedLimit {
 
     /// True if the limit is enforced and delays the request.
     pub(super) fn is_delayed(&self) -> bool {
-        let wait = self.outcome.decided().map_or(0, |decided| decided.decision.wait);
-        wait > 0 && self.limit().enforce
+        let decided = self.outcome.decided();
+        decided.is_some_and(|decided| !decided.decision.wait.is_zero()) && self.limit().enforce
     }
 
     /// The limit and its outcome, for the response.

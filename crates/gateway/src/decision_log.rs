@@ -65,7 +65,7 @@ fn log_limit(request_id: &str, charged: &ChargedLimit) {
         quota = decided.map(|decided| decided.decision.limit),
         remaining = decided.map(|decided| decided.decision.remaining),
         reset_ms = decided.map(|decided| decided.decision.reset_at.saturating_sub(decided.at)),
-        wait_ms = decided.map(|decided| decided.decision.wait),
+        wait_ms = decided.map(|decided| decided.decision.wait.as_ms()),
         source,
         "limit decided"
     );

@@ -13,7 +13,7 @@ use std::{cell::Cell, future::poll_fn, rc::Rc, sync::Arc, task::Poll, time::Dura
 
 use smallvec::SmallVec;
 use tidegate_charge::{Outcome, StoreDecision};
-use tidegate_limit::Change;
+use tidegate_limit::{Change, Millis};
 use tidegate_rules::error::GatewayError;
 use tidegate_store::Correction;
 use tidegate_system::clock::{StoreTime, Uptime};
@@ -90,7 +90,7 @@ impl<'a> DelayGuard<'a> {
         // Read after the decision: an earlier start would release requests before their slots.
         let since = gateway.shared.clock.uptime();
         let wake = Arc::new(Notify::new());
-        let (mut charges, mut longest) = (SmallVec::new(), (0, None));
+        let (mut charges, mut longest) = (SmallVec::new(), (Millis::ZERO, None));
         for limit in limits {
             // Concurrency permits are refunded by `ConcurrencyPermits`.
             let charged = limit.made_charge().filter(|_| !limit.holds_permit());
@@ -98,13 +98,13 @@ impl<'a> DelayGuard<'a> {
             let state = SlotState::Taken(decided.charged_at());
             let mut charge = DelayedCharge { limit, decided, state };
             let wait = decided.decision.wait;
-            if wait > 0 && charge.limit.limit().enforce {
+            if !wait.is_zero() && charge.limit.limit().enforce {
                 if wait > longest.0 {
                     longest = (wait, Some(Rc::clone(charge.limit.rule())));
                 }
                 let quota = charge.limit.limit().quota.limit;
                 let class = SlotClass { cost: charge.limit.cost(), quota, source: decided.source };
-                let due = since + Duration::from_millis(wait);
+                let due = since + wait.as_duration();
                 let slot = Slot { due, charged_at: decided.charged_at(), class };
                 let queues = &gateway.shared.delay_queues;
                 charge.state =
@@ -170,7 +170,7 @@ impl Drop for DelayGuard<'_> {
         for DelayedCharge { limit, decided, state } in charges {
             match (&state, *released) {
                 (SlotState::Taken(charged_at), true) => {
-                    decided.decision.wait = charged_at.saturating_sub(decided.at);
+                    decided.decision.wait = charged_at.since(decided.at);
                     limit.outcome = Outcome::Decided(*decided);
                     continue;
                 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tidegate_charge::{Outcome, StoreDecision};
 use tidegate_http1::Fields;
-use tidegate_limit::{Algorithm, Decision};
+use tidegate_limit::{Algorithm, Decision, Millis};
 use tidegate_rules::respond;
 use tidegate_system::clock::StoreTime;
 
@@ -68,29 +68,31 @@ fn settle_decision(decided: &mut StoreDecision, charged: u64, units: u64, most: 
 
 /// Moves the reset of a token bucket forward if an overdraft of `cost` no longer fits: to the time
 /// at which it fits again, or a cost of 1 if it is above the quota.
-fn delay_reset(decided: &mut StoreDecision, window: u64, cost: u64) {
+fn delay_reset(decided: &mut StoreDecision, window: Millis, cost: u64) {
     let (at, decision) = (decided.at, &mut decided.decision);
     if decision.remaining < cost {
         let unit = if cost > decision.limit { 1 } else { cost };
         let over = decision.used.saturating_sub(decision.limit.saturating_sub(unit));
-        let fits_at = at.saturating_add(time_to_refill(over, decision, window));
+        let fits_at = at.after(time_to_refill(over, decision, window));
         decision.reset_at = decision.reset_at.max(fits_at);
     }
 }
 
 /// Refills a token bucket up to `now`, which its next request may find a little fuller.
-fn refill(decided: &mut StoreDecision, window: u64, now: StoreTime) {
-    let (passed, decision) = (now.saturating_sub(decided.at), &mut decided.decision);
-    let refilled = u128::from(passed) * u128::from(decision.limit) / u128::from(window.max(1));
+fn refill(decided: &mut StoreDecision, window: Millis, now: StoreTime) {
+    let (passed, decision) = (now.since(decided.at).as_ms(), &mut decided.decision);
+    let window_ms = u128::from(window.as_ms().max(1));
+    let refilled = u128::from(passed) * u128::from(decision.limit) / window_ms;
     let refilled = u64::try_from(refilled).unwrap_or(u64::MAX);
     decision.set_used(decision.used.saturating_sub(refilled));
     if decision.reset_at <= now && decision.used > 0 {
-        decision.reset_at = now.saturating_add(time_to_refill(1, decision, window));
+        decision.reset_at = now.after(time_to_refill(1, decision, window));
     }
 }
 
-/// The time in which a token bucket gets `units` back, in ms, rounded up.
-fn time_to_refill(units: u64, decision: &Decision, window: u64) -> u64 {
-    let time = u128::from(units) * u128::from(window);
-    u64::try_from(time.div_ceil(u128::from(decision.limit.max(1)))).unwrap_or(u64::MAX)
+/// The time in which a token bucket gets `units` back, rounded up.
+fn time_to_refill(units: u64, decision: &Decision, window: Millis) -> Millis {
+    let time = u128::from(units) * u128::from(window.as_ms());
+    let time = time.div_ceil(u128::from(decision.limit.max(1)));
+    u64::try_from(time).map_or(Millis::MAX, Millis::from_ms)
 }

@@ -116,7 +116,7 @@ impl AlgorithmState {
         match self {
             Self::SlidingWindow(state) => {
                 let s = quota.sub_window();
-                state.updated_at.round_down(s) + s
+                state.updated_at.round_down_to(s) + s
             }
             Self::FixedWindow(state) => state.reset_at,
             Self::SlidingLog(_)
@@ -130,7 +130,10 @@ impl AlgorithmState {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Algorithm, *};
+    use super::{
+        super::{Algorithm, Millis},
+        *,
+    };
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
@@ -139,8 +142,8 @@ mod tests {
     }
 
     fn fresh_states(quota: u64) -> [(Quota, AlgorithmState); 2] {
-        let fixed = Quota::new(quota, 60_000, Algorithm::FixedWindow);
-        [Quota::sliding(quota, 60_000, 6), fixed]
+        let fixed = Quota::new(quota, Millis::from_secs(60), Algorithm::FixedWindow);
+        [Quota::sliding(quota, Millis::from_secs(60), 6), fixed]
             .map(|quota| (quota, AlgorithmState::fresh(quota.algorithm)))
     }
 

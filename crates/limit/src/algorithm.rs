@@ -4,6 +4,8 @@
 //! it defines all of them. Code outside of this module therefore calls these methods instead of
 //! comparing algorithms.
 
+use tidegate_base::time::Millis;
+
 use super::{Calendar, MAX_UNITS, concurrency, leaky_bucket, sliding_log, token_bucket};
 
 /// The algorithm of a limit.
@@ -26,23 +28,23 @@ pub enum Algorithm {
     TokenBucket,
     /// A constant rate, enforced by delays: [`super::leaky_bucket`].
     LeakyBucket {
-        /// The longest delay, in ms.
-        max_wait: u32,
+        /// The longest delay, at most [`leaky_bucket::MAX_WAIT`].
+        max_wait: Millis,
     },
     /// Permits that requests hold while they are in flight: [`super::concurrency`].
     Concurrency,
     /// Refuses callers that another limit has refused too often: [`super::block`]. It is
     /// charged beside that limit.
     Block {
-        /// The length of a block, in ms.
-        duration: u32,
+        /// The length of a block, at most [`super::block::MAX_DURATION`].
+        duration: Millis,
     },
 }
 
 impl Algorithm {
     /// Every algorithm but the block, with these options where it has them; the sliding window is
     /// not strict.
-    pub fn all(resolution: u32, max_wait: u32) -> [Self; 6] {
+    pub fn all(resolution: u32, max_wait: Millis) -> [Self; 6] {
         [
             Self::SlidingWindow { resolution, strict: false },
             Self::SlidingLog,
@@ -197,8 +199,8 @@ impl Algorithm {
         }
     }
 
-    /// The longest delay of an admitted request, in ms; 0 if the algorithm delays none.
-    pub fn max_wait(self) -> u32 {
+    /// The longest delay of an admitted request; zero if the algorithm delays none.
+    pub fn max_wait(self) -> Millis {
         match self {
             Self::LeakyBucket { max_wait } => max_wait,
             Self::SlidingWindow { .. }
@@ -207,26 +209,26 @@ impl Algorithm {
             | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::Concurrency
-            | Self::Block { .. } => 0,
+            | Self::Block { .. } => Millis::ZERO,
         }
     }
 
-    /// The length of a block in ms; 0 if the algorithm is not a block.
-    pub fn block_duration(self) -> u64 {
+    /// The length of a block; zero if the algorithm is not a block.
+    pub fn block_duration(self) -> Millis {
         match self {
-            Self::Block { duration } => duration.into(),
+            Self::Block { duration } => duration,
             Self::SlidingWindow { .. }
             | Self::SlidingLog
             | Self::FixedWindow
             | Self::CalendarWindow(_)
             | Self::TokenBucket
             | Self::LeakyBucket { .. }
-            | Self::Concurrency => 0,
+            | Self::Concurrency => Millis::ZERO,
         }
     }
 
     /// True for a block: its charges count nothing, and an overdraft counts refusals.
     pub fn is_block(self) -> bool {
-        self.block_duration() > 0
+        !self.block_duration().is_zero()
     }
 }

@@ -3,16 +3,19 @@
 //! A block is charged beside the limit that it belongs to, under the same key. A charge counts
 //! nothing. The limit's refusals are counted ([`count_refusals`]), in a window that begins with the
 //! first one. At `after` refusals the block begins. It ends
-//! `duration` ms later, whatever arrives meanwhile.
+//! `duration` later, whatever arrives meanwhile.
 //!
 //! The quota's `limit` is `after`, its `window` the time within which refusals are counted.
 //!
 //! Record: `ends_at` (ms), the refusals counted, and whether the block has begun. The Lua
 //! counterpart is `lua/block.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Decision, MAX_STEP_BACK, Quota};
+
+/// Longest block: 49 days.
+pub const MAX_DURATION: Millis = Millis::from_ms(u32::MAX as u64);
 
 /// The record of one caller. [`BlockState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -81,7 +84,7 @@ fn decision(state: &BlockState, quota: &Quota, now: StoreTime, cost: u64) -> Dec
     let remaining = if is_blocked { 0 } else { limit.saturating_sub(used) };
     let admitted = cost <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
-    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
+    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: Millis::ZERO }
 }
 
 #[cfg(test)]

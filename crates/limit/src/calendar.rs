@@ -12,14 +12,13 @@ use jiff::{
     tz::{TimeZone, TimeZoneDatabase},
 };
 use parking_lot::Mutex;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
-const MINUTE: u64 = 60_000;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+const HOUR: Millis = Millis::from_mins(60);
+const DAY: Millis = Millis::from_mins(24 * 60);
 
-/// The longest time by which clocks are put back, in ms: two hours, at Troll in Antarctica.
-const LONGEST_REPEAT: u64 = 2 * HOUR;
+/// The longest time by which clocks are put back: two hours, at Troll in Antarctica.
+const LONGEST_REPEAT: Millis = Millis::from_mins(120);
 
 /// The zones in use by name. A zone is never freed: the built-in data has about 600.
 static ZONES: Mutex<Option<HashMap<Box<str>, &'static Zone, ahash::RandomState>>> =
@@ -111,13 +110,13 @@ impl Calendar {
         }
     }
 
-    /// An upper bound of a window's length, in ms.
-    pub fn longest(self) -> u64 {
+    /// An upper bound of a window's length.
+    pub fn longest(self) -> Millis {
         let regular = match self.period {
             CalendarPeriod::Hour => HOUR,
             CalendarPeriod::Day => DAY,
-            CalendarPeriod::Week { .. } => 7 * DAY,
-            CalendarPeriod::Month { .. } => 31 * DAY,
+            CalendarPeriod::Week { .. } => DAY * 7,
+            CalendarPeriod::Month { .. } => DAY * 31,
         };
         regular + LONGEST_REPEAT
     }
@@ -132,8 +131,8 @@ impl Calendar {
         };
         // No clock reaches the years that the calendar does not know.
         window.unwrap_or_else(|_| {
-            let start = now.round_down(HOUR);
-            CalendarWindow { start, end: start.saturating_add(HOUR) }
+            let start = now.round_down_to(HOUR);
+            CalendarWindow { start, end: start.after(HOUR) }
         })
     }
 
@@ -201,9 +200,9 @@ impl fmt::Display for CalendarPeriod {
 }
 
 impl CalendarWindow {
-    /// Its length in ms, at least 1.
-    pub fn length(self) -> u64 {
-        self.end.saturating_sub(self.start).max(1)
+    /// Its length, at least 1 ms.
+    pub fn length(self) -> Millis {
+        self.end.since(self.start).max(Millis::MILLISECOND)
     }
 }
 
@@ -237,12 +236,12 @@ impl Zone {
         let at = timestamp(now)?;
         let offset = self.offset_ms(at);
         let local = now.saturating_add_signed(offset);
-        let start = local.round_down(HOUR).saturating_add_signed(-offset);
-        let end = start.saturating_add(HOUR);
+        let start = local.round_down_to(HOUR).saturating_add_signed(-offset);
+        let end = start.after(HOUR);
         let since = self.rules.preceding(at + 1.nanosecond()).next().map(|moved| moved.timestamp());
         let start = match since.map(store_time).filter(|since| start < *since) {
             Some(since) if self.is_full_hour(since) => since,
-            Some(since) => self.hour_at(since.minus_ms(1))?.start,
+            Some(since) => self.hour_at(since.before(Millis::MILLISECOND))?.start,
             None => start,
         };
         let until = self.rules.following(at).next().map(|moved| store_time(moved.timestamp()));
@@ -263,10 +262,10 @@ impl Zone {
     fn next_full_hour(&self, at: StoreTime) -> Result<StoreTime, jiff::Error> {
         let offset = self.offset_ms(timestamp(at)?);
         let local = at.saturating_add_signed(offset);
-        Ok(local.round_up(HOUR).saturating_add_signed(-offset))
+        Ok(local.round_up_to(HOUR).saturating_add_signed(-offset))
     }
 
-    /// By how many ms the clocks are ahead of UTC.
+    /// By how many ms the clocks are ahead of UTC: a number, because it may be negative.
     fn offset_ms(&self, at: Timestamp) -> i64 {
         i64::from(self.rules.to_offset(at).seconds()) * 1_000
     }

@@ -24,7 +24,7 @@
 //!
 //! The Lua counterpart is `lua/concurrency.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Decision, Quota};
 
@@ -43,8 +43,8 @@ const TOLERANCE_DIVISOR: u64 = 4;
 pub struct ConcurrencyState {
     /// The end of the last lease, including refunded leases.
     pub reset_at: StoreTime,
-    /// The end of the leases that restarted because the clock was set back, in ms; the epoch if
-    /// none did.
+    /// The end of the leases that restarted because the clock was set back; the epoch if none
+    /// did.
     restarted_until: StoreTime,
     /// The permits of all `groups`.
     total: u32,
@@ -124,8 +124,8 @@ pub fn expires_at(state: &ConcurrencyState) -> StoreTime {
 
 /// The end of a lease that begins at `at`.
 fn permit_end(quota: &Quota, at: StoreTime) -> StoreTime {
-    let multiple = quota.window.div_ceil(ROUNDING_DIVISOR);
-    at.saturating_add(quota.window).round_up(multiple)
+    let multiple = Millis::from_ms(quota.window.as_ms().div_ceil(ROUNDING_DIVISOR));
+    at.after(quota.window).round_up_to(multiple)
 }
 
 impl ConcurrencyState {
@@ -192,7 +192,7 @@ impl ConcurrencyView {
             used: u64::from(self.used),
             reset_at: state.reset_at.max(self.now),
             retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The fixed window: one counter, and the time at which its window ends.
 //!
-//! A window starts with its first charge and ends `W` ms later, or it is a window of a calendar.
+//! A window starts with its first charge and ends `W` later, or it is a window of a calendar.
 //! The end is stored in the record, because a reset time computed from a TTL differs from one
 //! response to the next. A window past its end counts as empty, even if the store still has the
 //! record; the TTL only frees memory.
@@ -16,7 +16,7 @@
 //! Source: GitHub, "How we scaled the GitHub API with a sharded, replicated rate limiter in Redis"
 //! (fixed window with a stored reset time). The Lua counterpart is `lua/fixed_window.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Algorithm, Decision, MAX_STEP_BACK, MAX_UNITS, Quota};
 
@@ -110,8 +110,10 @@ fn window_end(quota: &Quota, now: StoreTime) -> StoreTime {
 /// The start of the window that ends at `end`.
 pub fn window_start(quota: &Quota, end: StoreTime) -> StoreTime {
     match quota.algorithm {
-        Algorithm::CalendarWindow(calendar) => calendar.window_at(end.minus_ms(1)).start,
-        _ => end.minus_ms(quota.window),
+        Algorithm::CalendarWindow(calendar) => {
+            calendar.window_at(end.before(Millis::MILLISECOND)).start
+        }
+        _ => end.before(quota.window),
     }
 }
 
@@ -134,7 +136,7 @@ fn decision(state: &FixedWindowState, quota: &Quota, now: StoreTime, cost: u64) 
     let remaining = limit.saturating_sub(used);
     let admitted = cost <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
-    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
+    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: Millis::ZERO }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The free slots of a leaky bucket: slots that were refunded while later ones are still taken.
 //!
 //! Positions are in units of `1 / rate` ms after now, as in `GcraState::backlog`; a slot is
-//! `window` units long. A run keeps the exact position of its first slot, so the distance between
+//! as many units long as the window has ms. A run keeps the exact position of its first slot, so the distance between
 //! slots never changes.
 //!
 //! The Lua counterpart is `lua/free_slots.lua`.
 
 use smallvec::SmallVec;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 /// Maximum number of runs in a record. If there would be more, the soonest run is dropped, and its
 /// slots pass unused.
@@ -30,6 +30,7 @@ struct Run {
 
 /// The free slots of a record, relative to now: the soonest first, without overlaps.
 pub(super) struct FreeSlots {
+    /// The length of a slot, in units.
     window: i64,
     rate: i64,
     runs: SmallVec<[Run; 2]>,
@@ -37,10 +38,11 @@ pub(super) struct FreeSlots {
 
 impl FreeSlots {
     /// The runs of a record that have not passed.
-    pub(super) fn read(stored: &[StoredRun], now: StoreTime, rate: u64, window: u64) -> Self {
-        let (window, rate) = (window.cast_signed(), rate.cast_signed());
+    pub(super) fn read(stored: &[StoredRun], now: StoreTime, rate: u64, window: Millis) -> Self {
+        let (window, rate) = (window.as_ms().cast_signed(), rate.cast_signed());
         let mut free = Self { window, rate, runs: SmallVec::new() };
         for run in stored {
+            // A product of a time, negative for a slot that has begun, and units.
             let begins = run.at.ms_since(now) * rate + i64::from(run.fraction);
             free.runs.extend(free.not_passed(Run { begins, slots: run.slots.into() }));
         }

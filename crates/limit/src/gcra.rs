@@ -1,16 +1,16 @@
 //! The record of both buckets: GCRA's theoretical arrival time, exact to a fraction of a
 //! millisecond.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
-use super::MAX_EXACT_BACKLOG;
+use super::{MAX_EXACT_BACKLOG, Quota};
 
 /// The theoretical arrival time (TAT) of GCRA: the time from which no charge counts any more.
 /// [`GcraState::default`] is a new caller's.
 ///
 /// The TAT is `at + fraction / rate` ms, where `rate` is the quota of the last charge. The backlog
 /// is the time from now to the TAT. It is counted in units of `1 / rate` ms (quota-milliseconds);
-/// one unit of cost is `window` of them. All are whole numbers, so nothing is rounded and nothing
+/// one unit of cost is `unit_backlog` of them. All are whole numbers, so nothing is rounded and nothing
 /// drifts.
 ///
 /// Source: the generic cell rate algorithm (virtual scheduling) of ITU-T I.371.
@@ -18,7 +18,7 @@ use super::MAX_EXACT_BACKLOG;
 pub struct GcraState {
     /// The time of the last charge or refund.
     pub updated_at: StoreTime,
-    /// The reset time that was reported, in ms; not valid if it has passed.
+    /// The reset time that was reported; not valid if it has passed.
     pub reset_at: StoreTime,
     at: StoreTime,
     fraction: u32,
@@ -30,10 +30,10 @@ impl GcraState {
     /// back; the record then moves back with it.
     pub(super) fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.updated_at, now);
-        if behind > 0 {
+        if !behind.is_zero() {
             self.updated_at = now;
-            self.at = self.at.minus_ms(behind);
-            self.reset_at = self.reset_at.minus_ms(behind);
+            self.at = self.at.before(behind);
+            self.reset_at = self.reset_at.before(behind);
         }
         now
     }
@@ -45,7 +45,8 @@ impl GcraState {
 
     /// The time from `now` to the TAT, in units of `1 / rate` ms; 0 if it has passed.
     pub(super) fn backlog(&self, now: StoreTime) -> u64 {
-        self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
+        let left = self.at.checked_since(now);
+        left.map_or(0, |left| left.as_ms() * self.rate() + u64::from(self.fraction))
     }
 
     /// [`Self::backlog`], in units of the given `rate`. If that is not the record's rate, the TAT
@@ -54,13 +55,14 @@ impl GcraState {
         if self.rate() == rate {
             return self.backlog(now);
         }
-        self.tat_rounded_up().saturating_sub(now).saturating_mul(rate).min(MAX_EXACT_BACKLOG)
+        let left = self.tat_rounded_up().since(now);
+        left.as_ms().saturating_mul(rate).min(MAX_EXACT_BACKLOG)
     }
 
     /// Sets the TAT to `backlog` units of `1 / rate` ms after `now`.
     pub(super) fn set_backlog(&mut self, now: StoreTime, backlog: u64, rate: u64) {
         self.updated_at = now;
-        self.at = now + backlog / rate;
+        self.at = now + Millis::from_ms(backlog / rate);
         self.fraction = (backlog % rate) as u32;
         self.rate = rate as u32;
     }
@@ -79,18 +81,25 @@ impl GcraState {
     }
 
     fn tat_rounded_up(&self) -> StoreTime {
-        self.at + u64::from(self.fraction > 0)
+        self.at + Millis::from_ms(u64::from(self.fraction > 0))
     }
 }
 
-/// Maximum backlog, in ms: 4,460 years, half of the range of the packed record. Only overdrafts can
+/// Maximum backlog: 4,460 years, half of the range of the packed record. Only overdrafts can
 /// reach it.
-const MAX_BACKLOG_MS: u64 = 1 << 47;
+const MAX_BACKLOG: Millis = Millis::from_ms(1 << 47);
 
-/// Adds `cost * window` to a backlog in units of `1 / rate` ms. Near the maximum, adds only as many
-/// multiples of `window` as fit, so that the sum can be counted exactly.
-pub(super) fn extend_backlog(backlog: u64, rate: u64, window: u64, cost: u64) -> u64 {
-    let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
+/// The backlog of one unit of cost, in units of `1 / rate` ms. It passes in `window / rate`, so it
+/// has as many of them as the window has ms.
+pub(super) fn unit_backlog(quota: &Quota) -> u64 {
+    quota.window.as_ms()
+}
+
+/// Adds `cost` to a backlog in units of `1 / rate` ms; the rate is the quota. Near the maximum, adds
+/// only as many units of cost as fit, so that the sum can be counted exactly.
+pub(super) fn extend_backlog(backlog: u64, quota: &Quota, cost: u64) -> u64 {
+    let unit = unit_backlog(quota);
+    let max = quota.limit.saturating_mul(MAX_BACKLOG.as_ms()).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);
-    backlog + cost.min((max - backlog) / window) * window
+    backlog + cost.min((max - backlog) / unit) * unit
 }

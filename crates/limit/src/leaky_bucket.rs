@@ -1,6 +1,6 @@
 //! The leaky bucket: a constant rate, enforced by delaying requests that come faster.
 //!
-//! Requests of cost 1 are released exactly `W / L` ms apart: each takes the next free slot and is
+//! Requests of cost 1 are released exactly `W / L` apart: each takes the next free slot and is
 //! delayed until then, or refused if the delay would exceed `max_wait`. A request of cost `q` takes
 //! `q` adjacent slots and is released in the first; all of them must begin within `max_wait`.
 //!
@@ -28,21 +28,24 @@
 //! Source: CALLR, "Rate limiting for distributed systems with Redis and Lua" (the second script),
 //! with a TAT in place of the sorted set of slots. The Lua counterpart is `lua/leaky_bucket.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{
     Decision, GcraState, MAX_EXACT_BACKLOG, Quota,
     free_slots::{FreeSlots, StoredRun},
-    gcra::extend_backlog,
+    gcra::{extend_backlog, unit_backlog},
 };
 
 /// Maximum units of a quota, and slots of one request: a record counts them in 32 bits.
 pub const MAX_SLOTS: u64 = u32::MAX as u64;
 
-/// How much later than `retry_at` a client retries, in ms, because headers tell whole seconds. A
+/// How much later than `retry_at` a client retries, because headers tell whole seconds. A
 /// run of free slots that can be reached for a shorter time is not waited for: it could have
 /// passed.
-const MAX_ROUNDING: u64 = 1_000;
+const MAX_ROUNDING: Millis = Millis::from_secs(1);
+
+/// Longest `max_wait`: records of limits that differ in it are told apart by 32 bits.
+pub const MAX_WAIT: Millis = Millis::from_ms(u32::MAX as u64);
 
 /// The record of one caller under one limit. [`LeakyBucketState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -55,7 +58,8 @@ pub struct LeakyBucketState {
 
 /// The number of slots that begin within `max_wait`: the requests that can be admitted at once.
 pub fn capacity(quota: &Quota) -> u64 {
-    u64::from(quota.algorithm.max_wait()).saturating_mul(quota.limit) / quota.window + 1
+    let max_delay = quota.algorithm.max_wait().saturating_mul(quota.limit);
+    max_delay / quota.window + 1
 }
 
 /// Decides on a charge of `cost` at `now` without charging it.
@@ -71,7 +75,7 @@ pub fn decide(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost:
 pub fn charge(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let cost = cost.min(MAX_SLOTS);
     let mut view = LeakyBucketView::new(state, quota, now);
-    let wait = if cost > 0 { view.charge(state, cost) } else { 0 };
+    let wait = if cost > 0 { view.charge(state, cost) } else { Millis::ZERO };
     Decision { wait, ..view.decision(state, 0) }
 }
 
@@ -81,7 +85,7 @@ pub fn admit(state: &mut LeakyBucketState, quota: &Quota, now: StoreTime, cost: 
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Refunds `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
+/// Refunds `cost` slots, the first of which begins at `slot`. `reset_at` stays.
 pub fn refund(
     state: &mut LeakyBucketState,
     quota: &Quota,
@@ -128,14 +132,14 @@ impl<'a> LeakyBucketView<'a> {
         Self { quota, now, rate, backlog, free_slots, same_rate }
     }
 
-    /// Writes a charge into the record. Returns the request's delay, in ms.
-    fn charge(&mut self, state: &mut LeakyBucketState, cost: u64) -> u64 {
+    /// Writes a charge into the record. Returns the request's delay.
+    fn charge(&mut self, state: &mut LeakyBucketState, cost: u64) -> Millis {
         let begins = if let Some(free) = self.first_free(cost) {
             self.free_slots.take(free.cast_signed(), cost);
             free
         } else {
             let backlog = self.backlog;
-            self.backlog = extend_backlog(backlog, self.rate, self.quota.window, cost);
+            self.backlog = extend_backlog(backlog, self.quota, cost);
             backlog
         };
         self.write(state);
@@ -143,21 +147,21 @@ impl<'a> LeakyBucketView<'a> {
         let latest = self.latest_start(cost).unwrap_or_else(|| self.max_delay());
         state.gcra.reset_at = self.reset_at(state).max(self.empties_to(latest));
         self.check_invariants(state);
-        begins.div_ceil(self.rate)
+        self.time_to(begins)
     }
 
-    /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not
+    /// Frees `cost` slots of which the first begins at `slot`, if they are taken and have not
     /// passed.
     fn refund(&mut self, state: &mut LeakyBucketState, slot: StoreTime, cost: u64) {
         let max = i128::from(MAX_EXACT_BACKLOG);
-        let length = i128::from(cost) * i128::from(self.quota.window);
+        let length = i128::from(cost) * i128::from(unit_backlog(self.quota));
         let slot_position = (i128::from(slot.as_unix_ms()) - i128::from(self.now.as_unix_ms()))
             * i128::from(self.rate);
         if self.backlog == 0 || cost == 0 || length > max || slot_position.abs() > max / 2 {
             return;
         }
         let (length, slot_position) = (length as i64, slot_position as i64);
-        let (rate, window) = (self.rate.cast_signed(), self.quota.window.cast_signed());
+        let (rate, unit) = (self.rate.cast_signed(), unit_backlog(self.quota).cast_signed());
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
@@ -170,7 +174,7 @@ impl<'a> LeakyBucketView<'a> {
             if !self.same_rate || back.unsigned_abs() > MAX_EXACT_BACKLOG {
                 return;
             }
-            begins = backlog - (back + window - 1) / window * window;
+            begins = backlog - (back + unit - 1) / unit * unit;
         }
         begins = self.free_slots.last_taken(begins, length);
         if begins <= slot_position - rate {
@@ -203,13 +207,19 @@ impl<'a> LeakyBucketView<'a> {
             return state.gcra.reset_at.max(fits_at);
         }
         let Some(left) = max_delay.checked_sub(self.backlog) else { return fits_at };
-        let next = self.quota.window - left % self.quota.window;
-        if next <= self.backlog { self.now + next.div_ceil(self.rate) } else { self.now }
+        let unit = unit_backlog(self.quota);
+        let next = unit - left % unit;
+        if next <= self.backlog { self.now + self.time_to(next) } else { self.now }
     }
 
     /// The first ms at which the backlog is at most `rest`.
     fn empties_to(&self, rest: u64) -> StoreTime {
-        self.now + self.backlog.saturating_sub(rest).div_ceil(self.rate)
+        self.now + self.time_to(self.backlog.saturating_sub(rest))
+    }
+
+    /// The time from now to `position`, rounded up.
+    fn time_to(&self, position: u64) -> Millis {
+        Millis::from_ms(position.div_ceil(self.rate))
     }
 
     fn write(&mut self, state: &mut LeakyBucketState) {
@@ -228,13 +238,13 @@ impl<'a> LeakyBucketView<'a> {
 
     /// `max_wait` in units of `1 / rate` ms.
     fn max_delay(&self) -> u64 {
-        u64::from(self.quota.algorithm.max_wait()) * self.rate
+        self.quota.algorithm.max_wait().as_ms() * self.rate
     }
 
     /// The last position at which the first of `cost` adjacent slots may begin, so that the last of
     /// them begins within `max_wait`.
     fn latest_start(&self, cost: u64) -> Option<u64> {
-        let before_last = cost.saturating_sub(1).saturating_mul(self.quota.window);
+        let before_last = cost.saturating_sub(1).saturating_mul(unit_backlog(self.quota));
         self.max_delay().checked_sub(before_last).filter(|_| cost <= MAX_SLOTS)
     }
 
@@ -248,22 +258,22 @@ impl<'a> LeakyBucketView<'a> {
 
     /// The decision on a charge of `cost`.
     fn decision(&self, state: &LeakyBucketState, cost: u64) -> Decision {
-        let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
+        let (unit, backlog) = (unit_backlog(self.quota), self.backlog);
         let max_delay = self.max_delay();
         let limit = capacity(self.quota);
         // Overdrawn slots, which begin after `max_wait`, also count as used.
         let (remaining, used) = match max_delay.checked_sub(backlog) {
-            Some(left) => (left / window + 1, limit - (left / window + 1)),
-            None => (0, limit + (backlog - max_delay).div_ceil(window) - 1),
+            Some(left) => (left / unit + 1, limit - (left / unit + 1)),
+            None => (0, limit + (backlog - max_delay).div_ceil(unit) - 1),
         };
         let free = self.free_slots.count_until(max_delay.cast_signed());
         let latest = self.latest_start(cost);
         let after = latest.filter(|&latest| backlog <= latest).map(|_| backlog);
         let begins = if cost == 0 { Some(0) } else { self.first_free(cost).or(after) };
         let retry_at = latest.filter(|_| begins.is_none()).map(|latest| {
-            let lasts = latest >= MAX_ROUNDING * rate;
+            let lasts = latest >= MAX_ROUNDING.as_ms() * self.rate;
             let first = self.free_slots.first_fit(cost, latest.cast_signed()).filter(|_| lasts);
-            self.now + (first.map_or(backlog, i64::cast_unsigned) - latest).div_ceil(rate)
+            self.now + self.time_to(first.map_or(backlog, i64::cast_unsigned) - latest)
         });
         Decision {
             admitted: begins.is_some(),
@@ -272,7 +282,7 @@ impl<'a> LeakyBucketView<'a> {
             used: used - free,
             reset_at: self.reset_at(state),
             retry_at,
-            wait: begins.map_or(0, |begins| begins.div_ceil(rate)),
+            wait: begins.map_or(Millis::ZERO, |begins| self.time_to(begins)),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! `retry_at` is exact to the ms, and `reset_at` never moves back.
 //!
 //! It is no store: the caller keeps each [`AlgorithmState`], decides what a key is, and passes the
-//! time, as a [`StoreTime`] in ms since 1970. Costs are whole units, from 0 to [`MAX_UNITS`],
+//! time, as a [`StoreTime`]. Costs are whole units, from 0 to [`MAX_UNITS`],
 //! or less for some algorithms ([`Algorithm::max_units`]).
 //!
 //! | file | content |
@@ -26,19 +26,19 @@
 //! | `acquire` | units that a process acquires from a shared record in batches |
 //!
 //! ```
-//! use tidegate_limit::{AlgorithmState, Quota, StoreTime};
+//! use tidegate_limit::{AlgorithmState, Millis, Quota, StoreTime};
 //!
 //! // Two requests a minute, counted in sub-windows of 10 s.
-//! let quota = Quota::sliding(2, 60_000, 6);
+//! let quota = Quota::sliding(2, Millis::from_secs(60), 6);
 //! let mut state = AlgorithmState::fresh(quota.algorithm);
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(state.admit(&quota, now, 1).admitted);
-//! assert!(state.admit(&quota, now + 5, 1).admitted);
+//! assert!(state.admit(&quota, now + Millis::from_ms(5), 1).admitted);
 //!
-//! let refused = state.admit(&quota, now + 10, 1);
+//! let refused = state.admit(&quota, now + Millis::from_ms(10), 1);
 //! assert!(!refused.admitted);
 //! let retry_at = refused.retry_at.expect("a cost of 1 fits the quota");
-//! assert!(!state.admit(&quota, retry_at - 1, 1).admitted);
+//! assert!(!state.admit(&quota, retry_at - Millis::MILLISECOND, 1).admitted);
 //! assert!(state.admit(&quota, retry_at, 1).admitted);
 //! ```
 
@@ -66,7 +66,7 @@ pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::AlgorithmState;
 
-pub use tidegate_base::time::StoreTime;
+pub use tidegate_base::time::{Millis, StoreTime};
 
 /// Maximum units of a quota, a cost or a count: 2^53 - 1. Lua counts in doubles, which hold every
 /// whole number up to it; JSON's readers do the same. A count saturates at it.
@@ -81,10 +81,10 @@ pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 /// keeps the backlog below about half of it.
 pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
-/// Maximum step back of a clock, in ms, that counts as jitter between clocks: the record's time
+/// Maximum step back of a clock that counts as jitter between clocks: the record's time
 /// then stands still. After a larger step, the clock counts as set back, and the record moves back
 /// with it.
-pub const MAX_STEP_BACK: u64 = 5_000;
+pub const MAX_STEP_BACK: Millis = Millis::from_secs(5);
 
 /// Maximum debt of a caller, in quotas. A cost that is known after its request is charged up to
 /// this: one wrong report must not block its caller for years, nor keep a record for that long. A bucket refills one quota in a window, so ten quotas are paid back in ten windows.
@@ -99,20 +99,20 @@ pub const MAX_RESOLUTION: u32 = 60;
 pub struct Quota {
     /// Maximum units of cost charged in one window.
     pub limit: u64,
-    /// The window's length in ms; of a calendar, an upper bound of its windows' lengths.
-    pub window: u64,
+    /// The window's length; of a calendar, an upper bound of its windows' lengths.
+    pub window: Millis,
     /// The algorithm that counts the units.
     pub algorithm: Algorithm,
 }
 
 impl Quota {
-    /// A quota of `limit` units in each `window` (ms).
-    pub const fn new(limit: u64, window: u64, algorithm: Algorithm) -> Self {
+    /// A quota of `limit` units in each `window`.
+    pub const fn new(limit: u64, window: Millis, algorithm: Algorithm) -> Self {
         Self { limit, window, algorithm }
     }
 
     /// A quota of a sliding window, not strict, with `resolution` sub-windows.
-    pub const fn sliding(limit: u64, window: u64, resolution: u32) -> Self {
+    pub const fn sliding(limit: u64, window: Millis, resolution: u32) -> Self {
         Self::new(limit, window, Algorithm::SlidingWindow { resolution, strict: false })
     }
 
@@ -121,8 +121,8 @@ impl Quota {
         Self::new(limit, calendar.longest(), Algorithm::CalendarWindow(calendar))
     }
 
-    /// The length of a sub-window in ms.
-    pub fn sub_window(&self) -> u64 {
+    /// The length of a sub-window.
+    pub fn sub_window(&self) -> Millis {
         self.window / u64::from(self.algorithm.resolution())
     }
 
@@ -137,15 +137,17 @@ impl Quota {
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket { .. }
             | Algorithm::Concurrency
-            | Algorithm::Block { .. } => end.minus_ms(self.sub_window()),
+            | Algorithm::Block { .. } => end.before(self.sub_window()),
         }
     }
 
     /// The number by which quotas with the same [`Self::limit`] on one record differ, at most 2^32 - 1: a bucket's
-    /// `max_wait`, a sliding window's strictness, a month's first day.
+    /// `max_wait` in ms, a sliding window's strictness, a month's first day.
     pub fn variant(&self) -> u32 {
         match self.algorithm {
-            Algorithm::LeakyBucket { max_wait } => max_wait,
+            Algorithm::LeakyBucket { max_wait } => {
+                u32::try_from(max_wait.as_ms()).unwrap_or(u32::MAX)
+            }
             Algorithm::SlidingWindow { strict, .. } => strict.into(),
             Algorithm::CalendarWindow(calendar) => calendar.month_start().into(),
             Algorithm::SlidingLog
@@ -178,11 +180,11 @@ impl Quota {
         self.capacity().saturating_add(debt).min(MAX_UNITS)
     }
 
-    /// The time after a charge for which its correction can have an effect, in ms.
-    pub fn correction_window(&self) -> u64 {
+    /// The time after a charge for which its correction can have an effect.
+    pub fn correction_window(&self) -> Millis {
         match self.algorithm {
             Algorithm::SlidingWindow { .. } => self.window + self.sub_window(),
-            Algorithm::LeakyBucket { max_wait } => self.window + u64::from(max_wait),
+            Algorithm::LeakyBucket { max_wait } => self.window + max_wait,
             Algorithm::SlidingLog
             | Algorithm::FixedWindow
             | Algorithm::CalendarWindow(_)
@@ -247,15 +249,15 @@ pub struct Decision {
     /// The units of cost that are used after this request. Above `limit` only if the quota was
     /// lowered or overdrawn.
     pub used: u64,
-    /// The reset time in ms since the epoch. It never moves back, unless the clock was set back.
+    /// The reset time. It never moves back, unless the clock was set back.
     /// While it is in the future, only a charge or a lowered quota moves it.
     pub reset_at: StoreTime,
     /// The first ms at which the same charge would be admitted if nothing else were charged. `None`
     /// if it is admitted, or if its cost is above the quota.
     pub retry_at: Option<StoreTime>,
-    /// Time for which the caller must delay the admitted request, in ms; 0 unless the limit is a
-    /// leaky bucket.
-    pub wait: u64,
+    /// Time for which the caller must delay the admitted request; zero unless the limit is a leaky
+    /// bucket.
+    pub wait: Millis,
 }
 
 impl Decision {
@@ -265,12 +267,12 @@ impl Decision {
     }
 }
 
-/// The time at which to read a record that was updated at `updated_at`, and the number of ms by
-/// which the record must first be moved back: 0 unless the clock was set back.
-fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, u64) {
-    match updated_at.saturating_sub(now) {
-        0 => (now, 0),
-        behind if behind <= MAX_STEP_BACK => (updated_at, 0),
+/// The time at which to read a record that was updated at `updated_at`, and the time by which
+/// the record must first be moved back: zero unless the clock was set back.
+fn clamp_to_record(updated_at: StoreTime, now: StoreTime) -> (StoreTime, Millis) {
+    match updated_at.since(now) {
+        Millis::ZERO => (now, Millis::ZERO),
+        behind if behind <= MAX_STEP_BACK => (updated_at, Millis::ZERO),
         behind => (now, behind),
     }
 }

@@ -1,12 +1,19 @@
 //! Property tests of every algorithm, on random histories.
 
 use proptest::prelude::*;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::*;
 
-/// An algorithm, a quota, a start (ms), and the events: (ms since the last, event).
-pub(super) type History = (Algorithm, Quota, StoreTime, Vec<(u64, Event)>);
+/// An algorithm, a quota, a start, and the events: (time since the last, event).
+pub(super) type History = (Algorithm, Quota, StoreTime, Vec<(Millis, Event)>);
+
+const SECOND: Millis = Millis::from_secs(1);
+
+/// The ms before `at`.
+fn just_before(at: StoreTime) -> StoreTime {
+    at - Millis::MILLISECOND
+}
 
 /// One call on a record.
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +30,15 @@ pub(super) enum Event {
 pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
-    let waits = prop_oneof![Just(0_u32), 1_u32..50, 1_u32..100_000];
+    let waits = prop_oneof![Just(0_u64), 1_u64..50, 1_u64..100_000];
     (1_u64..40, sub_windows, resolutions, waits, any::<bool>()).prop_map(
         move |(limit, s, resolution, wait, strict)| {
-            let window = s * u64::from(resolution);
+            let window = Millis::from_ms(s) * u64::from(resolution);
             let algorithm = match algorithm {
                 Algorithm::SlidingWindow { .. } => Algorithm::SlidingWindow { resolution, strict },
-                Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { max_wait: wait },
+                Algorithm::LeakyBucket { .. } => {
+                    Algorithm::LeakyBucket { max_wait: Millis::from_ms(wait) }
+                }
                 without_options => without_options,
             };
             Quota::new(limit, window, algorithm)
@@ -44,12 +53,12 @@ pub(super) fn histories_of(
     corrected: bool,
 ) -> impl Strategy<Value = History> {
     (quotas(algorithm), 0_u64..1_000_000).prop_flat_map(move |(quota, start)| {
-        let s = quota.sub_window();
+        let s = quota.sub_window().as_ms();
         let later = prop_oneof![
             4 => 0..=s / quota.limit + 1,
             4 => 0..=s / 3 + 1,
             3 => 0..=s * 2,
-            1 => 0..=quota.window * 2 + s,
+            1 => 0..=quota.window.as_ms() * 2 + s,
         ];
         let cost = prop_oneof![4 => Just(1_u64), 2 => 1_u64..5, 1 => 1..=quota.limit + 1];
         let weight = u32::from(corrected);
@@ -58,7 +67,7 @@ pub(super) fn histories_of(
             2 * weight => (0_usize..4, 1_u64..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
             weight => (1_u64..9).prop_map(Event::Overdraw),
         ];
-        let events = prop::collection::vec((later, event), 1..60);
+        let events = prop::collection::vec((later.prop_map(Millis::from_ms), event), 1..60);
         events.prop_map(move |events| {
             (quota.algorithm, quota, StoreTime::from_unix_ms(1_700_000_000_000 + start), events)
         })
@@ -66,7 +75,7 @@ pub(super) fn histories_of(
 }
 
 fn histories(corrected: bool) -> impl Strategy<Value = History> {
-    let all = prop::sample::select(Algorithm::all(1, 0).to_vec());
+    let all = prop::sample::select(Algorithm::all(1, Millis::ZERO).to_vec());
     all.prop_flat_map(move |algorithm| histories_of(algorithm, corrected))
 }
 
@@ -75,8 +84,8 @@ pub(super) struct Simulation {
     pub(super) state: AlgorithmState,
     pub(super) quota: Quota,
     pub(super) now: StoreTime,
-    /// The admitted requests: (time, cost, delay in ms).
-    pub(super) admitted: Vec<(StoreTime, u64, u64)>,
+    /// The admitted requests: (time, cost, delay).
+    pub(super) admitted: Vec<(StoreTime, u64, Millis)>,
 }
 
 impl Simulation {
@@ -85,8 +94,8 @@ impl Simulation {
         Self { state, quota: *quota, now: *start, admitted: Vec::new() }
     }
 
-    /// Applies one event, `later` ms after the last.
-    pub(super) fn step(&mut self, later: u64, event: Event) -> Decision {
+    /// Applies one event, `later` after the last.
+    pub(super) fn step(&mut self, later: Millis, event: Event) -> Decision {
         self.now += later;
         match event {
             Event::Request(cost) => {
@@ -100,7 +109,7 @@ impl Simulation {
                 let at = self.admitted.len().checked_sub(ago + 1);
                 // A leaky bucket's charge is identified by its slot; other algorithms have no
                 // delay.
-                let slot = |(time, _, wait): (StoreTime, u64, u64)| time + wait;
+                let slot = |(time, _, wait): (StoreTime, u64, Millis)| time + wait;
                 let charged_at = at.map_or(self.now, |at| slot(self.admitted[at]));
                 let change = Change::Refund { charged_at, cost };
                 self.state.adjust(&self.quota, self.now, change)
@@ -119,8 +128,8 @@ impl Simulation {
         simulation
     }
 
-    /// The decision on a charge of `cost`, `later` ms from now; charges nothing.
-    pub(super) fn decide_after(&mut self, later: u64, cost: u64) -> Decision {
+    /// The decision on a charge of `cost`, `later` from now; charges nothing.
+    pub(super) fn decide_after(&mut self, later: Millis, cost: u64) -> Decision {
         self.state.clone().decide(&self.quota, self.now + later, cost)
     }
 }
@@ -153,10 +162,10 @@ proptest! {
             prop_assert!(decision.reset_at > simulation.now || decision.used == 0);
             let end = simulation.state.expires_at(&simulation.quota);
             prop_assert!(decision.used == 0 || end >= decision.reset_at);
-            prop_assert_eq!(decision.remaining > 0, simulation.decide_after(0, 1).admitted);
-            prop_assert!(decision.wait <= u64::from(simulation.quota.algorithm.max_wait()));
+            prop_assert_eq!(decision.remaining > 0, simulation.decide_after(Millis::ZERO, 1).admitted);
+            prop_assert!(decision.wait <= simulation.quota.algorithm.max_wait());
         }
-        let end = simulation.state.expires_at(&simulation.quota).saturating_sub(simulation.now);
+        let end = simulation.state.expires_at(&simulation.quota).since(simulation.now);
         let fresh = AlgorithmState::fresh(history.0).decide(&simulation.quota, simulation.now + end, 1);
         prop_assert_eq!(simulation.decide_after(end, 1), fresh, "an expired record decides like a new one");
     }
@@ -164,17 +173,17 @@ proptest! {
     #[test]
     fn retry_at_is_exact(history in histories(true), cost in 1_u64..45, later in 0_u64..20_000) {
         let mut simulation = Simulation::run(&history);
-        simulation.now += later;
-        let refused = simulation.decide_after(0, cost);
+        simulation.now += Millis::from_ms(later);
+        let refused = simulation.decide_after(Millis::ZERO, cost);
         let Some(retry_at) = refused.retry_at else {
             prop_assert!(refused.admitted || cost > refused.limit);
             return Ok(());
         };
         prop_assert!(!refused.admitted && retry_at > simulation.now);
-        let before = simulation.decide_after(retry_at - 1 - simulation.now, cost);
+        let before = simulation.decide_after(just_before(retry_at).since(simulation.now), cost);
         prop_assert!(!before.admitted, "admitted 1 ms before {:?}", retry_at);
         prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
-        prop_assert!(simulation.decide_after(retry_at - simulation.now, cost).admitted);
+        prop_assert!(simulation.decide_after(retry_at.since(simulation.now), cost).admitted);
     }
 
     #[test]
@@ -199,11 +208,11 @@ proptest! {
     fn the_shown_reset_never_moves_back_with_the_cost(history in histories(true), costs in prop::collection::vec((0_u64..3_000, 1_u64..45), 1..60)) {
         let (mut simulation, mut shown, mut charged) = (Simulation::run(&history), 0, 0);
         for (later, cost) in costs {
-            let decision = simulation.step(later, Event::Request(cost));
+            let decision = simulation.step(Millis::from_ms(later), Event::Request(cost));
             let reset = header_seconds(decision.reset_at.as_unix_ms());
             prop_assert!(reset >= shown, "moved back from {shown} to {reset} by a cost of {cost}");
             charged = if decision.admitted { cost } else { charged };
-            let wait = reset.saturating_sub(simulation.now.as_unix_ms());
+            let wait = StoreTime::from_unix_ms(reset).since(simulation.now);
             prop_assert!(simulation.decide_after(wait, charged).admitted, "a cost of {charged}");
             shown = reset;
         }
@@ -212,16 +221,16 @@ proptest! {
     #[test]
     fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u64..40) {
         let mut simulation = Simulation::run(&history);
-        let max_cost = simulation.decide_after(0, 0).limit;
+        let max_cost = simulation.decide_after(Millis::ZERO, 0).limit;
         let cost = cost.min(max_cost);
-        if let Some(retry_at) = simulation.decide_after(0, cost).retry_at {
-            let seconds = (retry_at - simulation.now).div_ceil(1_000).max(1);
-            prop_assert!(simulation.decide_after(seconds * 1_000, cost).admitted);
+        if let Some(retry_at) = simulation.decide_after(Millis::ZERO, cost).retry_at {
+            let seconds = retry_at.since(simulation.now).as_secs_rounded_up().max(1);
+            prop_assert!(simulation.decide_after(Millis::from_secs(seconds), cost).admitted);
         }
         let mut charged = false;
         loop {
-            let decision = simulation.step(0, Event::Request(cost));
-            let reset = decision.reset_at.round_up(1_000) - simulation.now;
+            let decision = simulation.step(Millis::ZERO, Event::Request(cost));
+            let reset = decision.reset_at.round_up_to(SECOND).since(simulation.now);
             if !decision.admitted {
                 prop_assert!(!charged || simulation.decide_after(reset, cost).admitted);
                 break;
@@ -234,10 +243,10 @@ proptest! {
     #[test]
     fn a_refund_restores_usage_and_keeps_the_reset(history in histories(true), cost in 1_u64..40) {
         let mut simulation = Simulation::run(&history);
-        let before = simulation.decide_after(0, 0);
-        if simulation.step(0, Event::Request(cost)).admitted {
-            let after = simulation.decide_after(0, 0);
-            let refunded = simulation.step(0, Event::Refund(0, cost));
+        let before = simulation.decide_after(Millis::ZERO, 0);
+        if simulation.step(Millis::ZERO, Event::Request(cost)).admitted {
+            let after = simulation.decide_after(Millis::ZERO, 0);
+            let refunded = simulation.step(Millis::ZERO, Event::Refund(0, cost));
             prop_assert_eq!((refunded.used, refunded.remaining), (before.used, before.remaining));
             prop_assert_eq!(refunded.reset_at, after.reset_at, "the reset stays");
         }
@@ -246,15 +255,15 @@ proptest! {
     #[test]
     fn an_overdraft_counts_until_the_record_expires(history in histories(true), cost in 1_u64..100) {
         let mut simulation = Simulation::run(&history);
-        let before = simulation.decide_after(0, 0);
-        let after = simulation.step(0, Event::Overdraw(cost));
+        let before = simulation.decide_after(Millis::ZERO, 0);
+        let after = simulation.step(Millis::ZERO, Event::Overdraw(cost));
         let bound = if history.0.holds_permit() { u64::MAX } else { simulation.quota.max_overdrawn() };
         prop_assert_eq!(after.used, (before.used + cost).min(bound.max(before.used)));
         // A leaky bucket may have free slots before the overdrawn ones.
         let left = after.limit.saturating_sub(after.used);
         let bucket = history.0.takes_slot();
         prop_assert!(after.remaining == left || bucket && after.remaining > left);
-        let end = simulation.state.expires_at(&simulation.quota) - simulation.now;
+        let end = simulation.state.expires_at(&simulation.quota).since(simulation.now);
         prop_assert_eq!(simulation.decide_after(end, 0).used, 0);
     }
 
@@ -265,69 +274,70 @@ proptest! {
         if history.0.holds_permit() {
             return Ok(());
         }
-        let before = simulation.decide_after(0, 0).used;
+        let before = simulation.decide_after(Millis::ZERO, 0).used;
         let quota = simulation.quota;
-        let after = simulation.step(0, Event::Overdraw(cost));
+        let after = simulation.step(Millis::ZERO, Event::Overdraw(cost));
         prop_assert!(after.used <= quota.max_overdrawn().max(before));
-        let longest = (MAX_DEBT_QUOTAS + 1) * quota.window
+        let longest = quota.window * (MAX_DEBT_QUOTAS + 1)
             + quota.sub_window()
             // Free slots before the taken ones leave room for as many more.
-            + 2 * u64::from(quota.algorithm.max_wait());
+            + quota.algorithm.max_wait() * 2;
         prop_assert!(simulation.decide_after(longest, 1).admitted);
-        let longest = simulation.now + longest + 1;
+        let longest = simulation.now + longest + Millis::MILLISECOND;
         prop_assert!(simulation.state.expires_at(&quota) <= longest);
     }
 
     #[test]
     fn a_changed_quota_keeps_usage(history in histories(true), limit in 1_u64..60) {
         let mut simulation = Simulation::run(&history);
-        let before = simulation.decide_after(0, 1);
+        let before = simulation.decide_after(Millis::ZERO, 1);
         simulation.quota.limit = limit;
-        let after = simulation.decide_after(0, 1);
+        let after = simulation.decide_after(Millis::ZERO, 1);
         if history.0.takes_slot() {
             // Slots are times: taken slots stay taken, to within a ms. Free slots before them are
             // dropped.
-            prop_assert!(!(before.admitted && after.admitted) || after.wait + 1 >= before.wait);
+            prop_assert!(!(before.admitted && after.admitted) || after.wait + Millis::MILLISECOND >= before.wait);
         } else {
             prop_assert_eq!(after.used, before.used);
             prop_assert_eq!(after.remaining, after.limit.saturating_sub(after.used));
         }
         if let Some(retry_at) = after.retry_at {
             prop_assert!(after.reset_at >= retry_at);
-            prop_assert!(!simulation.decide_after(retry_at - 1 - simulation.now, 1).admitted);
-            prop_assert!(simulation.decide_after(after.reset_at.round_up(1_000) - simulation.now, 1).admitted);
+            prop_assert!(!simulation.decide_after(just_before(retry_at).since(simulation.now), 1).admitted);
+            prop_assert!(simulation.decide_after(after.reset_at.round_up_to(SECOND).since(simulation.now), 1).admitted);
         }
-        let decision = simulation.step(0, Event::Request(1));
+        let decision = simulation.step(Millis::ZERO, Event::Request(1));
         // A changed quota changes when slots begin, and so when the next one is free.
         let is_kept = !history.0.takes_slot();
         prop_assert!(!is_kept || decision.reset_at >= before.reset_at, "the reset moved back");
     }
 
     #[test]
-    fn a_small_step_back_changes_nothing(history in histories(false), back in 1_u64..=MAX_STEP_BACK) {
+    fn a_small_step_back_changes_nothing(history in histories(false), back in 1_u64..=MAX_STEP_BACK.as_ms()) {
         let mut simulation = Simulation::run(&history);
         let Some(&(last, ..)) = simulation.admitted.last() else { return Ok(()) };
         let leases = history.0.holds_permit();
+        let back = Millis::from_ms(back);
         let back = if leases { back.min(simulation.quota.window / 4) } else { back };
         simulation.now = last;
-        let at_last = simulation.decide_after(0, 1);
+        let at_last = simulation.decide_after(Millis::ZERO, 1);
         simulation.now = last - back;
-        prop_assert_eq!(simulation.decide_after(0, 1), at_last);
+        prop_assert_eq!(simulation.decide_after(Millis::ZERO, 1), at_last);
     }
 
     #[test]
     fn a_clock_set_back_delays_retry_by_at_most_a_window(history in histories(false), back in 0_u64..100_000_000) {
         let mut simulation = Simulation::run(&history);
-        simulation.now -= MAX_STEP_BACK + 1 + back;
-        let limit = simulation.decide_after(0, 0).limit;
+        simulation.now -= MAX_STEP_BACK + Millis::from_ms(1 + back);
+        let limit = simulation.decide_after(Millis::ZERO, 0).limit;
         // The record has moved back with the clock.
         let decision = simulation.state.decide(&simulation.quota, simulation.now, limit);
         let quota = &simulation.quota;
-        let longest = quota.window + quota.sub_window() + u64::from(quota.algorithm.max_wait());
+        let longest = quota.window + quota.sub_window() + quota.algorithm.max_wait();
         prop_assert!(decision.reset_at <= simulation.now + MAX_STEP_BACK + longest);
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(retry_at <= simulation.now + MAX_STEP_BACK + longest);
-            prop_assert!(simulation.decide_after(retry_at - simulation.now, limit).admitted);
+            prop_assert!(simulation.decide_after(retry_at.since(simulation.now), limit).admitted);
         }
     }
 

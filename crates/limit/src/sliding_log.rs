@@ -1,6 +1,6 @@
 //! The sliding log: the time of every charge.
 //!
-//! A charge counts for exactly `W` ms.
+//! A charge counts for exactly `W`.
 //!
 //! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the
 //! entries, oldest first. Charges of the same ms share an entry: its time and the total of the
@@ -20,12 +20,12 @@
 
 use std::collections::VecDeque;
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Decision, Quota};
 
-/// Maximum window, in ms: entries store their times modulo 2^32 ms.
-pub const MAX_WINDOW: u64 = 1 << 31;
+/// Maximum window: entries store their times modulo 2^32 ms.
+pub const MAX_WINDOW: Millis = Millis::from_ms(1 << 31);
 
 /// Maximum units of a quota and of usage: the totals are counted modulo 2^32.
 pub const MAX_UNITS: u64 = u32::MAX as u64;
@@ -40,9 +40,9 @@ const MAX_RELEASED_ENTRIES: usize = 128;
 /// The record of one caller under one limit. [`SlidingLogState::default`] is a new caller's.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SlidingLogState {
-    /// The time of the newest entry, in ms.
+    /// The time of the newest entry.
     pub newest_at: StoreTime,
-    /// The reset time that was reported, in ms; not valid if it has passed.
+    /// The reset time that was reported; not valid if it has passed.
     pub reset_at: StoreTime,
     /// The total of all charges, modulo 2^32.
     total: u32,
@@ -157,10 +157,10 @@ impl SlidingLogState {
     /// back; the record then moves back with it.
     fn follow_clock(&mut self, now: StoreTime) -> StoreTime {
         let (now, behind) = super::clamp_to_record(self.newest_at, now);
-        if behind > 0 {
+        if !behind.is_zero() {
             // The entries' times are relative to `newest_at`: they move with it.
             self.newest_at = now;
-            self.reset_at = self.reset_at.minus_ms(behind);
+            self.reset_at = self.reset_at.before(behind);
         }
         now
     }
@@ -179,10 +179,11 @@ impl SlidingLogState {
         }
     }
 
-    /// The time of an entry, in ms since the epoch.
+    /// The time of an entry.
     fn entry_time(&self, entry: LogEntry) -> StoreTime {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
-        self.newest_at.minus_ms(newest.wrapping_sub(entry.at).into())
+        let age = newest.wrapping_sub(entry.at);
+        self.newest_at.before(Millis::from_ms(age.into()))
     }
 
     /// The units charged in an entry and all later ones.
@@ -217,7 +218,7 @@ struct SlidingLogView {
 
 impl SlidingLogView {
     fn new(state: &SlidingLogState, quota: &Quota, now: StoreTime) -> Self {
-        let first = if now - state.newest_at.min(now) >= quota.window {
+        let first = if now.since(state.newest_at) >= quota.window {
             state.entries.len()
         } else {
             state.search(0, |entry| state.entry_time(entry) + quota.window <= now)
@@ -246,7 +247,7 @@ impl SlidingLogView {
             used: self.used,
             reset_at,
             retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 
@@ -256,7 +257,7 @@ impl SlidingLogView {
             return self.decision(state, quota, 0);
         }
         let at = match state.entries.back() {
-            Some(newest) => newest.at.wrapping_add((self.now - state.newest_at) as u32),
+            Some(newest) => newest.at.wrapping_add(self.now.since(state.newest_at).as_ms() as u32),
             None => self.now.as_unix_ms() as u32,
         };
         state.entries.drain(..self.first);
@@ -293,7 +294,7 @@ impl SlidingLogView {
             used: self.used,
             reset_at: state.reset_at,
             retry_at: None,
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 

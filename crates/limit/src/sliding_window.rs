@@ -1,6 +1,6 @@
 //! The sliding window: weighted counters of sub-windows.
 //!
-//! A window of `W` ms is divided into `k` sub-windows of `s = W/k` ms. The record counts the
+//! A window of `W` is divided into `k` sub-windows of `s = W/k`. The record counts the
 //! charges of the current sub-window and of the `k` before it. The oldest count is weighted by the
 //! share of its sub-window that still lies inside the window; if the quota is strict, it counts in
 //! full until its sub-window has left the window. The record is the same in both cases, so a reload
@@ -19,7 +19,7 @@
 //! sorted set of all requests), and its proposal of a higher resolution. A higher `k` confines the
 //! error to one shorter sub-window. The Lua counterpart is `lua/sliding_window.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Decision, MAX_STEP_BACK, MAX_UNITS, Quota, counts::Counts};
 
@@ -28,7 +28,7 @@ use super::{Decision, MAX_STEP_BACK, MAX_UNITS, Quota, counts::Counts};
 pub struct SlidingWindowState {
     /// The time of the last charge or refund.
     pub updated_at: StoreTime,
-    /// The reset time that was reported, in ms; not valid if it has passed.
+    /// The reset time that was reported; not valid if it has passed.
     pub reset_at: StoreTime,
     /// The units charged in the sub-window of `updated_at` and in each of the `k` before it, newest
     /// first. Stored inline up to `k = 7`.
@@ -97,7 +97,7 @@ pub fn refund(
 ) -> Decision {
     let now = follow_clock(state, quota, now);
     let mut view = SlidingWindowView::new(state, quota, now);
-    let age = view.index.checked_sub(charged_at.periods_of(view.s));
+    let age = view.index.checked_sub(charged_at.whole_periods(view.s));
     if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= view.k) {
         let refunded = cost.min(count_at(&state.counts, view.shift, age));
         if refunded > 0 {
@@ -127,7 +127,7 @@ pub fn release(
         let count = count_at(&state.counts, view.shift, age as usize);
         let part = left.min(count);
         if part > 0 {
-            refund(state, quota, now, at.minus_ms(age * view.s), part);
+            refund(state, quota, now, at.before(view.s * age), part);
             left -= part;
         }
     }
@@ -145,16 +145,16 @@ pub fn expires_at(state: &SlidingWindowState, quota: &Quota) -> StoreTime {
 /// The time at which to read the record: never before `updated_at`, unless the clock was set back;
 /// the record then moves back with it.
 fn follow_clock(state: &mut SlidingWindowState, quota: &Quota, now: StoreTime) -> StoreTime {
-    let behind = state.updated_at.saturating_sub(now);
-    if behind == 0 {
+    let behind = state.updated_at.since(now);
+    if behind.is_zero() {
         return now;
     }
     if behind <= MAX_STEP_BACK {
         return state.updated_at;
     }
     let s = quota.sub_window();
-    let back = state.updated_at.periods_of(s) - now.periods_of(s);
-    state.reset_at = state.reset_at.minus_ms(back * s);
+    let back = state.updated_at.whole_periods(s) - now.whole_periods(s);
+    state.reset_at = state.reset_at.before(s * back);
     state.updated_at = now;
     now
 }
@@ -169,16 +169,16 @@ impl SlidingWindowState {
     }
 }
 
-/// The start of the sub-window `index`, in ms.
-fn sub_window_start(index: u64, s: u64) -> StoreTime {
-    StoreTime::from_unix_ms(index.saturating_mul(s))
+/// The start of the sub-window `index`.
+fn sub_window_start(index: u64, s: Millis) -> StoreTime {
+    StoreTime::ZERO.after(s.saturating_mul(index))
 }
 
 /// A record as read at `now`.
 struct SlidingWindowView {
     now: StoreTime,
-    /// The length of a sub-window, in ms.
-    s: u64,
+    /// The length of a sub-window.
+    s: Millis,
     /// The number of sub-windows in a window.
     k: usize,
     /// The current sub-window's number since the epoch.
@@ -197,18 +197,19 @@ impl SlidingWindowView {
     fn new(state: &SlidingWindowState, quota: &Quota, now: StoreTime) -> Self {
         let s = quota.sub_window();
         let k = quota.algorithm.resolution() as usize;
-        let index = now.periods_of(s);
+        let index = now.whole_periods(s);
         let start = sub_window_start(index, s);
         let shift = if state.updated_at >= start {
             0
         } else {
             // Rounded up: any time in the previous sub-window is one sub-window back.
-            usize::try_from((start - state.updated_at).div_ceil(s)).map_or(k + 1, |n| n.min(k + 1))
+            usize::try_from(start.since(state.updated_at).div_ceil(s))
+                .map_or(k + 1, |n| n.min(k + 1))
         };
         let full = state.counts.sum(k - shift.min(k));
         let old = count_at(&state.counts, shift, k);
         let weighted =
-            if quota.algorithm.is_strict() { old } else { weigh(old, start + s - now, s) };
+            if quota.algorithm.is_strict() { old } else { weigh(old, (start + s).since(now), s) };
         Self { now, s, k, index, shift, full, old, weighted }
     }
 
@@ -245,7 +246,7 @@ impl SlidingWindowView {
             used: self.used(),
             reset_at,
             retry_at,
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 
@@ -280,7 +281,7 @@ impl SlidingWindowView {
             used: self.used(),
             reset_at: state.reset_at,
             retry_at: None,
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 
@@ -342,7 +343,8 @@ fn count_at(counts: &Counts, shift: usize, age: usize) -> u64 {
 }
 
 /// `ceil(count * left / s)`, where `left <= s`.
-fn weigh(count: u64, left: u64, s: u64) -> u64 {
+fn weigh(count: u64, left: Millis, s: Millis) -> u64 {
+    let (left, s) = (left.as_ms(), s.as_ms());
     if count == 0 {
         return 0;
     }
@@ -354,12 +356,12 @@ fn weigh(count: u64, left: u64, s: u64) -> u64 {
 }
 
 /// `floor(rest * s / old)`, where `rest < old`.
-fn mul_div_floor(rest: u64, s: u64, old: u64) -> u64 {
-    match rest.checked_mul(s) {
+fn mul_div_floor(rest: u64, s: Millis, old: u64) -> Millis {
+    Millis::from_ms(match rest.checked_mul(s.as_ms()) {
         Some(product) => product / old,
         // Exact, and below `s`.
-        None => (u128::from(rest) * u128::from(s) / u128::from(old)) as u64,
-    }
+        None => (u128::from(rest) * u128::from(s.as_ms()) / u128::from(old)) as u64,
+    })
 }
 
 #[cfg(test)]

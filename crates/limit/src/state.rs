@@ -3,7 +3,7 @@
 //! An enum, because a trait object would cost each record a pointer and an allocation. A new
 //! algorithm is one variant here and one arm in each function.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{
     Algorithm, Change, Decision, GcraState, Quota,
@@ -147,7 +147,7 @@ impl AlgorithmState {
     fn overdraw(&mut self, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
         let room = quota.max_overdrawn().saturating_sub(self.decide(quota, now, 0).used);
         // The request has ended, so it is not delayed.
-        Decision { wait: 0, ..self.charge(quota, now, cost.min(room)) }
+        Decision { wait: Millis::ZERO, ..self.charge(quota, now, cost.min(room)) }
     }
 
     /// The first ms at which the record is equivalent to a new caller's, or a little later.

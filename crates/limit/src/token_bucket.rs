@@ -1,8 +1,8 @@
 //! The token bucket, as GCRA: one point in time.
 //!
-//! A bucket of `L` tokens refills with `L` tokens every `W` ms. Instead of a number of tokens, the
+//! A bucket of `L` tokens refills with `L` tokens every `W`. Instead of a number of tokens, the
 //! record holds the time at which the bucket will be full again ([`GcraState`]). A charge of `q`
-//! tokens delays that by exactly `q * W / L` ms, and is admitted if the bucket then lacks at most
+//! tokens delays that by exactly `q * W / L`, and is admitted if the bucket then lacks at most
 //! `L` tokens. After a change of the quota the missing tokens stay missing, and refill at the old
 //! rate until the next charge.
 //!
@@ -11,14 +11,17 @@
 //!
 //! Record: [`GcraState`].
 //!
-//! Bound, for charges admitted under an unchanged quota: any interval of `I` ms holds at most the
+//! Bound, for charges admitted under an unchanged quota: any interval of `I` holds at most the
 //! burst and the refill, `L + L * I / W`; so any interval of `W` holds at most `2L`.
 //!
 //! Source: GCRA (ITU-T I.371). The Lua counterpart is `lua/token_bucket.lua`.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
-use super::{Decision, GcraState, Quota, gcra::extend_backlog};
+use super::{
+    Decision, GcraState, Quota,
+    gcra::{extend_backlog, unit_backlog},
+};
 
 /// Maximum units of a quota: a record holds the rate in 32 bits.
 pub const MAX_UNITS: u64 = u32::MAX as u64;
@@ -43,7 +46,7 @@ pub fn charge(state: &mut GcraState, quota: &Quota, now: StoreTime, cost: u64) -
             // move back.
             state.reset_at = decision(state, quota, now, 0).reset_at;
         }
-        let backlog = extend_backlog(state.backlog(now), rate, quota.window, cost);
+        let backlog = extend_backlog(state.backlog(now), quota, cost);
         state.set_backlog(now, backlog, rate);
         // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
         let unit = if cost > quota.limit { 1 } else { cost };
@@ -72,10 +75,10 @@ pub fn refund(
 ) -> Decision {
     let now = state.follow_clock(now);
     let backlog = state.backlog(now);
-    if backlog > 0 && now < charged_at.saturating_add(quota.window) {
+    if backlog > 0 && now < charged_at.after(quota.window) {
         // `reset_at` must not move back with the backlog from which it was computed: store it.
         state.reset_at = decision(state, quota, now, 0).reset_at;
-        let refunded = cost.saturating_mul(quota.window);
+        let refunded = cost.saturating_mul(unit_backlog(quota));
         state.set_backlog(now, backlog.saturating_sub(refunded), state.rate());
     }
     state.check_invariants();
@@ -91,13 +94,14 @@ pub fn expires_at(state: &GcraState) -> StoreTime {
 /// The decision on a charge of `cost`.
 fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Decision {
     let limit = quota.limit;
-    let used = state.backlog(now).div_ceil(quota.window);
+    let used = state.backlog(now).div_ceil(unit_backlog(quota));
     let remaining = limit.saturating_sub(used);
     let admitted = cost <= remaining;
     let mut reset_at = state.reset_at;
     if reset_at <= now {
         // The next token.
-        let next = used.checked_sub(1).map(|left| empties_to(state, now, left * quota.window));
+        let next = used.checked_sub(1);
+        let next = next.map(|left| empties_to(state, now, left * unit_backlog(quota)));
         reset_at = next.unwrap_or(now);
     }
     if remaining == 0 {
@@ -105,20 +109,20 @@ fn decision(state: &GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Deci
         reset_at = reset_at.max(retry_at(state, quota, now, 1).unwrap_or_default());
     }
     let retry_at = if admitted { None } else { retry_at(state, quota, now, cost) };
-    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
+    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: Millis::ZERO }
 }
 
 /// The first ms at which `cost` is admitted if nothing else is charged; `None` if it is admitted
 /// now, or above the quota.
 fn retry_at(state: &GcraState, quota: &Quota, now: StoreTime, cost: u64) -> Option<StoreTime> {
     // The largest backlog that admits the charge.
-    let room = quota.limit.checked_sub(cost)? * quota.window;
+    let room = quota.limit.checked_sub(cost)? * unit_backlog(quota);
     (state.backlog(now) > room).then(|| empties_to(state, now, room))
 }
 
 /// The first ms at which the backlog, which is larger now, is at most `rest`.
 fn empties_to(state: &GcraState, now: StoreTime, rest: u64) -> StoreTime {
-    now + (state.backlog(now) - rest).div_ceil(state.rate())
+    now + Millis::from_ms((state.backlog(now) - rest).div_ceil(state.rate()))
 }
 
 #[cfg(test)]

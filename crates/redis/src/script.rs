@@ -6,7 +6,7 @@ use ::redis::{Cmd, Pipeline};
 use tidegate_charge::{
     Acquisition, Adjustment, Charge, DecisionSource, Key, Limit, StoreDecision, Verdict,
 };
-use tidegate_limit::{Algorithm, Calendar, Change, Decision, Grant, Quota};
+use tidegate_limit::{Algorithm, Calendar, Change, Decision, Grant, Millis, Quota};
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{
@@ -159,19 +159,19 @@ fn time_arg(clock: &Clock) -> u64 {
 fn push_limit(command: &mut Cmd, limit: &Limit, cost: u64, clock: &Clock) {
     let Quota { limit: quota, window, algorithm } = limit.quota;
     command.arg(algorithm.tag()).arg(cost).arg(quota);
-    let option = match algorithm {
+    let option: u64 = match algorithm {
         Algorithm::CalendarWindow(calendar) => {
             return push_calendar(command, calendar, clock.store_time());
         }
         Algorithm::SlidingWindow { strict, .. } => strict.into(),
-        Algorithm::LeakyBucket { max_wait } => max_wait,
-        Algorithm::Block { duration } => duration,
+        Algorithm::LeakyBucket { max_wait } => max_wait.as_ms(),
+        Algorithm::Block { duration } => duration.as_ms(),
         Algorithm::SlidingLog
         | Algorithm::FixedWindow
         | Algorithm::TokenBucket
         | Algorithm::Concurrency => 0,
     };
-    command.arg(window).arg(algorithm.resolution()).arg(option);
+    command.arg(window.as_ms()).arg(algorithm.resolution()).arg(option);
 }
 
 /// Adds the length of the calendar's window at `now`, by this gateway's clock, the length of the
@@ -180,7 +180,7 @@ fn push_limit(command: &mut Cmd, limit: &Limit, cost: u64, clock: &Clock) {
 fn push_calendar(command: &mut Cmd, calendar: Calendar, now: StoreTime) {
     let window = calendar.window_at(now);
     let next = calendar.window_at(window.end);
-    command.arg(window.length()).arg(next.length()).arg(window.end.as_unix_ms());
+    command.arg(window.length().as_ms()).arg(next.length().as_ms()).arg(window.end.as_unix_ms());
 }
 
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces are a hash tag: in a
@@ -240,6 +240,6 @@ fn parse_decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
         reset_at: parse_time(reset_at)?,
         // Negative if the charge was admitted, or can never be.
         retry_at: parse_time(retry_at),
-        wait: u64::try_from(wait).ok()?,
+        wait: Millis::from_ms(u64::try_from(wait).ok()?),
     })
 }

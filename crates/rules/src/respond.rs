@@ -310,7 +310,7 @@ fn draft_fields<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> (Strin
         let _ = write!(policy, "{comma}\"{name}\";q={quota}");
         // Windows of a calendar differ in length.
         if limit.algorithm().calendar().is_none() {
-            let _ = write!(policy, ";w={}", limit.quota.window.div_ceil(1000));
+            let _ = write!(policy, ";w={}", limit.quota.window.as_secs_rounded_up());
         }
         let _ = write!(state, "{comma}\"{name}\";r={remaining};t={seconds_to_reset}");
     }

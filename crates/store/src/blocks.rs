@@ -24,7 +24,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use self::known::KnownBlock;
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::{
     Adjustment, BlockEffect, Charge, DecisionSource, Key, Limit, Outcome, StoreDecision, Verdict,
 };
@@ -101,7 +101,7 @@ impl Folded<'_> {
             used: own.map_or(limit, |own| own.used),
             reset_at: own.map_or(end, |own| own.reset_at.max(end)),
             retry_at: own_refusal.map_or(Some(end), |retry_at| retry_at.map(|at| at.max(end))),
-            wait: 0,
+            wait: Millis::ZERO,
         };
         let StoreDecision { at, source, .. } = *blocked;
         Outcome::Decided(StoreDecision { decision, at, source, block: effect(end) })

@@ -56,11 +56,11 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate_charge::{Charge, Key, Limit, LimitIdentity};
-//! use tidegate_limit::{Algorithm, Quota};
+//! use tidegate_limit::{Millis, Algorithm, Quota};
 //! use tidegate_store::memory::MemoryStore;
 //! use tidegate_system::clock::StoreTime;
 //!
-//! let quota = Quota::new(1, 60_000, Algorithm::FixedWindow);
+//! let quota = Quota::new(1, Millis::from_secs(60), Algorithm::FixedWindow);
 //! let limit = Arc::new(Limit::new(LimitIdentity::new("per-client", 0), quota));
 //! let memory = MemoryStore::new(1_000);
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];

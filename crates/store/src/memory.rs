@@ -13,9 +13,9 @@ mod tests;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_charge::{Adjustment, Charge, DecisionSource, Key, Limit, StoreDecision, Verdict};
-use tidegate_limit::{Algorithm, Decision, MAX_UNITS, Quota};
+use tidegate_limit::{Algorithm, Decision, MAX_UNITS, Quota, leaky_bucket};
 
 use self::shard::{RecordCharge, RecordShard};
 use super::record_id::record_id;
@@ -256,16 +256,17 @@ fn share(quota: Quota, cost: u64, gateways: u32) -> Quota {
     }
 }
 
-/// The `max_wait`, in ms, with which an empty bucket of this share's `rate` admits a request of
-/// `cost`; 0 if the request does not fit into the whole quota. It may exceed the configured
+/// The `max_wait` with which an empty bucket of this share's `rate` admits a request of `cost`;
+/// zero if the request does not fit into the whole quota. It may exceed the configured
 /// `max_wait`, but only for later slots of the request: it waits for its first slot alone, which
 /// begins in time.
-fn needed_max_wait(quota: &Quota, rate: u64, cost: u64) -> u32 {
+fn needed_max_wait(quota: &Quota, rate: u64, cost: u64) -> Millis {
     if cost > quota.capacity() {
-        return 0;
+        return Millis::ZERO;
     }
-    let last = (cost.max(1) - 1).saturating_mul(quota.window);
-    u32::try_from(last.div_ceil(rate)).unwrap_or(u32::MAX)
+    // The last slot, in units of `1 / rate` ms.
+    let last = quota.window.saturating_mul(cost.max(1) - 1).as_ms();
+    Millis::from_ms(last.div_ceil(rate)).min(leaky_bucket::MAX_WAIT)
 }
 
 /// The sum of two costs, or more than any quota if it is above the largest quota.

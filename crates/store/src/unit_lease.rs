@@ -28,7 +28,7 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
-//! use tidegate_limit::{Algorithm, Decision, Grant, Quota};
+//! use tidegate_limit::{Millis, Algorithm, Decision, Grant, Quota};
 //! use tidegate_store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome};
 //! use tidegate_system::clock::{MonotonicTime, StoreTime};
 //!
@@ -42,7 +42,7 @@
 //!     }
 //! }
 //!
-//! let quota = Quota::new(100, 1_000, Algorithm::FixedWindow);
+//! let quota = Quota::new(100, Millis::from_secs(1), Algorithm::FixedWindow);
 //! let limit = Limit::new(LimitIdentity::new("example", 1), quota);
 //! let limit = Arc::new(Limit { lease_size: LeaseSize::Units(9), ..limit });
 //! let registry = Arc::new(LeaseRegistry::default());
@@ -61,7 +61,7 @@
 //!     used: 10,
 //!     reset_at,
 //!     retry_at: None,
-//!     wait: 0,
+//!     wait: Millis::ZERO,
 //! };
 //! let grant = Grant { units: 10, spendable_until: reset_at, decision };
 //! let reply = FetchReply { grant, decided_at, sent, received: sent + 1 };

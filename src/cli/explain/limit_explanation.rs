@@ -1,7 +1,6 @@
 //! How one request is decided by one limit, with empty counters.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -17,6 +16,7 @@ use crate::snapshot::{
     Route,
 };
 use crate::store::memory::MemoryStore;
+use crate::time::Millis;
 
 /// The decision of one limit.
 #[derive(Serialize)]
@@ -158,7 +158,7 @@ pub(super) fn charge(limits: &mut [LimitCharge<'_>], now: StoreTime) -> bool {
 
 /// When `block` begins, and its length.
 fn describe_block(block: &Limit) -> String {
-    let text = |ms| humantime::format_duration(Duration::from_millis(ms));
+    let text = |length: Millis| humantime::format_duration(length.as_duration());
     format!(
         "blocked for {} after {} refusals within {}",
         text(block.algorithm().block_duration()),
@@ -183,7 +183,7 @@ impl LimitExplanation {
             name: limit.name().to_string(),
             algorithm: limit.algorithm().tag(),
             quota: limit.quota.limit,
-            window_ms: calendar.is_none().then_some(limit.quota.window),
+            window_ms: calendar.is_none().then_some(limit.quota.window.as_ms()),
             calendar: calendar.map(|calendar| calendar.to_string()),
             cost,
             tier: tier.map(|index| index + 1),
@@ -203,7 +203,7 @@ impl LimitExplanation {
 
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, algorithm, quota, cost, .. } = self;
-        let length = Duration::from_millis(self.window_ms.unwrap_or(0));
+        let length = Millis::from_ms(self.window_ms.unwrap_or(0)).as_duration();
         let length = || humantime::format_duration(length).to_string();
         let window = self.calendar.clone().unwrap_or_else(length);
         writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;

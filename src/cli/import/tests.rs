@@ -279,5 +279,5 @@ fn a_file_is_printed_or_its_faults_are() {
     assert_eq!(exit, Exit::Ok);
     let limits = compiled(&printed).limits;
     assert_eq!(limits.len(), 1);
-    assert_eq!(limits[0].limit.quota.window, 3_600_000);
+    assert_eq!(limits[0].limit.quota.window.as_ms(), 3_600_000);
 }

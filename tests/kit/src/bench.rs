@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::{
     charge::{LeaseSize, Limit, LimitIdentity, OnFailure},
     clock::Clock,
-    limit::Quota,
+    limit::{Millis, Quota},
     redis::Topology,
     store::CounterStore,
 };
@@ -13,7 +13,7 @@ use tidegate::{
 use crate::{options::redis_options, redis_server::RedisServer};
 
 /// One hour in ms: longer than any run.
-const WINDOW: u64 = 3_600_000;
+const WINDOW: Millis = Millis::from_mins(60);
 
 /// A sliding-window limit of one hour.
 pub fn limit(quota: u64, lease_size: LeaseSize) -> Arc<Limit> {

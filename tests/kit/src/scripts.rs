@@ -58,8 +58,8 @@ impl ScriptCaller {
                     .arg(now)
                     .arg(quota.algorithm.tag());
                 let Quota { limit, window, algorithm } = *quota;
-                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
-                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into()));
+                pipe.arg(cost).arg(limit).arg(window.as_ms()).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().as_ms().max(algorithm.is_strict().into()));
             }
             let replies: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
             admitted += replies.iter().map(|reply| reply[1].unsigned_abs()).sum::<u64>();
@@ -80,8 +80,9 @@ impl ScriptCaller {
                     .arg(now)
                     .arg(quota.algorithm.tag());
                 let Quota { limit, window, algorithm } = *quota;
-                pipe.arg(cost).arg(limit).arg(window).arg(algorithm.resolution());
-                pipe.arg(algorithm.max_wait().max(algorithm.is_strict().into())).arg(charged_at);
+                pipe.arg(cost).arg(limit).arg(window.as_ms()).arg(algorithm.resolution());
+                pipe.arg(algorithm.max_wait().as_ms().max(algorithm.is_strict().into()))
+                    .arg(charged_at);
             }
             let _: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
         }

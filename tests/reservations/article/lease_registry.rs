@@ -7,7 +7,7 @@ use tidegate::{
     charge::{Key, LeaseSize, Limit, LimitIdentity},
     clock::MonotonicTime,
     clock::StoreTime,
-    limit::{AlgorithmState, Quota},
+    limit::{AlgorithmState, Millis, Quota},
     store::unit_lease::{
         FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, LeaseWaiter, WaiterOutcome,
     },
@@ -59,7 +59,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn of(limit: u64) -> Self {
-        let quota = Quota::sliding(limit, WINDOW, 1);
+        let quota = Quota::sliding(limit, Millis::from_ms(WINDOW), 1);
         Self { state: AlgorithmState::fresh(quota.algorithm), quota, calls: 0, charged: 0 }
     }
 
@@ -100,7 +100,10 @@ impl Gateway {
         leases.set_gateways(gateways);
         let limit = Arc::new(Limit {
             lease_size: LeaseSize::Units(batch),
-            ..Limit::new(LimitIdentity::new("article", 1), Quota::sliding(quota, WINDOW, 1))
+            ..Limit::new(
+                LimitIdentity::new("article", 1),
+                Quota::sliding(quota, Millis::from_ms(WINDOW), 1),
+            )
         });
         Self { leases, limit }
     }

@@ -44,17 +44,17 @@ fn assert_sliding_window(world: &World, admissions: &[Admission]) {
     let (limit, sub_window, window) = (quota.limit, quota.sub_window(), quota.window);
     for admission in admissions {
         let from = admission.at;
-        let aligned = from.round_down(sub_window);
+        let aligned = from.round_down_to(sub_window);
         let used = sum(admissions, aligned, aligned + window);
         assert!(used <= limit, "{used} in the sub-windows from {aligned:?}");
-        let used = sum(admissions, from, from + window - sub_window);
+        let used = sum(admissions, from, from + (window - sub_window));
         assert!(used <= limit, "{used} in less than a window from {from:?}");
         let used = sum(admissions, from, from + window);
         if quota.algorithm.is_strict() {
             assert!(used <= limit, "{used} in a window from {from:?}");
         }
         let old = sum(admissions, aligned, aligned + sub_window);
-        let bound = limit + (old * (from - aligned)).div_ceil(sub_window);
+        let bound = limit + (from.since(aligned) * old).div_ceil(sub_window);
         assert!(used <= bound, "{used} of {bound} in a window from {from:?}");
     }
 }

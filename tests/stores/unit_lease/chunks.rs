@@ -11,7 +11,7 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventua
 use tidegate::{
     charge::{Charge, LeaseSize, Limit},
     clock::{Clock, StoreTime},
-    limit::Quota,
+    limit::{Millis, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 use tokio::sync::Barrier;
@@ -180,7 +180,7 @@ async fn a_peek_counts_local_units_as_remaining() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
     let limit = Arc::new(Limit {
-        quota: Quota::sliding(10, 60_000, 6),
+        quota: Quota::sliding(10, Millis::from_secs(60), 6),
         ..Limit::clone(&leased_limit("leased", 10, 10))
     });
     assert!(here.charge_one(&limit).await.admitted);

@@ -7,7 +7,7 @@ use testkit::{
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},
-    limit::{Algorithm, Change, Quota},
+    limit::{Algorithm, Change, Millis, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 
@@ -33,11 +33,12 @@ fn revalidations(wait: u64) -> u64 {
 async fn a_blocked_caller_costs_redis_few_calls() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let cacheable = Algorithm::all(6, 0).into_iter().filter(|kind| kind.has_cacheable_denials());
+    let cacheable =
+        Algorithm::all(6, Millis::ZERO).into_iter().filter(|kind| kind.has_cacheable_denials());
     for algorithm in cacheable {
         clock.set(clock.store_time() + 600_000);
         let begin = clock.store_time();
-        let quota = Quota::new(3, 60_000, algorithm);
+        let quota = Quota::new(3, Millis::from_secs(60), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 3)) });
         let retry_at = exhaust(&gateway, &limit).await;
         let (calls_before, decision) = (calls(&redis), gateway.decide(&[charge(&limit, 1)]).await);
@@ -137,7 +138,7 @@ async fn a_refund_admits_a_blocked_caller_at_once() {
 async fn an_overdraw_delays_the_cached_retry_at() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let quota = Quota::new(2, 60_000, Algorithm::TokenBucket);
+    let quota = Quota::new(2, Millis::from_secs(60), Algorithm::TokenBucket);
     let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("bucket", 2)) });
     let retry_at = exhaust(&gateway, &limit).await;
     assert_eq!(gateway.charge_one(&limit).await.retry_at, Some(retry_at));
@@ -200,7 +201,7 @@ async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
 async fn slots_and_shadow_limits_are_never_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = LeaseGateway::new(&redis, &clock);
-    let quota = Quota::new(2, 60_000, Algorithm::Concurrency);
+    let quota = Quota::new(2, Millis::from_secs(60), Algorithm::Concurrency);
     let slots = Arc::new(Limit { quota, ..Limit::clone(&limit("slots", 2)) });
     let shadow = Arc::new(Limit { enforce: false, ..Limit::clone(&limit("shadow", 2)) });
     for limit in [slots, shadow] {
@@ -291,12 +292,12 @@ async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
 async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    for (number, algorithm) in Algorithm::all(1, 3_600_000).into_iter().enumerate() {
+    for (number, algorithm) in Algorithm::all(1, Millis::from_secs(3_600)).into_iter().enumerate() {
         if !algorithm.has_cacheable_denials() {
             continue;
         }
         clock.set(NOW + 3_600_000 * number as u64);
-        let quota = Quota::new(10, 3_600_000, algorithm);
+        let quota = Quota::new(10, Millis::from_secs(3_600), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 10)) });
         // The last request of the other gateway is refunded at its end, as a 304 may be.
         let mut last_charge = clock.store_time();

@@ -8,7 +8,7 @@ use testkit::{
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Limit, OnFailure},
     clock::Clock,
-    limit::{Change, Quota},
+    limit::{Change, Millis, Quota},
     redis::{RedisOptions, ShardUrls, Topology},
     store::CounterStore,
 };
@@ -233,7 +233,7 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     let (other, _) = sharded_gateway(&servers, &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| {
         Arc::new(Limit {
-            quota: Quota::sliding(count, 3_600_000, 1),
+            quota: Quota::sliding(count, Millis::from_secs(3_600), 1),
             ..Limit::clone(&limit(name, count))
         })
     });
@@ -259,7 +259,7 @@ async fn a_cached_refusal_outlives_its_server() {
     let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| {
         Arc::new(Limit {
-            quota: Quota::sliding(count, 3_600_000, 1),
+            quota: Quota::sliding(count, Millis::from_secs(3_600), 1),
             ..Limit::clone(&limit(name, count))
         })
     });

@@ -7,7 +7,7 @@ use testkit::{
 };
 use tidegate::{
     charge::{Limit, OnFailure},
-    limit::Quota,
+    limit::{Millis, Quota},
     redis::{RedisFailure, RedisOptions},
     store::{CounterStore, StoreError},
 };
@@ -37,7 +37,7 @@ fn daily_limit(policy: OnFailure) -> Arc<Limit> {
     let limit = leased_limit("daily", 1_000, 50);
     Arc::new(Limit {
         on_failure: policy,
-        quota: Quota::sliding(1_000, 86_400_000, 1),
+        quota: Quota::sliding(1_000, Millis::from_secs(86_400), 1),
         ..Limit::clone(&limit)
     })
 }

@@ -4,15 +4,15 @@ use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
     charge::Limit,
     clock::Clock,
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
 };
 
 use super::{LeaseGateway, leased_limit};
 use crate::support::{NOW, charge};
 
-/// A limit of one request per window.
+/// A limit of one request per window, in ms.
 fn one_per_window(name: &str, window: u64, units: u64) -> Arc<Limit> {
-    let quota = Quota::new(1, window, Algorithm::FixedWindow);
+    let quota = Quota::new(1, Millis::from_ms(window), Algorithm::FixedWindow);
     Arc::new(Limit { quota, ..Limit::clone(&leased_limit(name, 1, units)) })
 }
 

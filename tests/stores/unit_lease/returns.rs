@@ -8,7 +8,7 @@ use testkit::{
 use tidegate::{
     charge::Limit,
     clock::Clock,
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
     store::deny_cache::INITIAL_TRUST,
 };
 
@@ -124,7 +124,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
 async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| LeaseGateway::new(&redis, &clock));
-    let quota = Quota::new(10, 3_600_000, Algorithm::FixedWindow);
+    let quota = Quota::new(10, Millis::from_secs(3_600), Algorithm::FixedWindow);
     let limit = Arc::new(Limit { quota, ..Limit::clone(&leased_limit("leased", 10, 10)) });
     for _ in 0..3 {
         assert!(other.charge_one(&limit).await.admitted);

@@ -6,7 +6,7 @@ use testkit::redis_server::RedisServer;
 use tidegate::{
     charge::{LeaseSize, Limit},
     clock::Clock,
-    limit::{Algorithm, Quota},
+    limit::{Algorithm, Millis, Quota},
 };
 
 use super::{LeaseGateway, calls, leased_limit};
@@ -14,7 +14,7 @@ use crate::support::{NOW, charge};
 
 /// `quota` an hour in fixed windows, in leases of 20.
 fn hourly(quota: u64) -> Arc<Limit> {
-    let quota = Quota::new(quota, 3_600_000, Algorithm::FixedWindow);
+    let quota = Quota::new(quota, Millis::from_secs(3_600), Algorithm::FixedWindow);
     Arc::new(Limit { quota, ..Limit::clone(&leased_limit("tiers", 20, 20)) })
 }
 

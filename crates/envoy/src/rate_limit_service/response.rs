@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use tidegate_charge::{Limit, Outcome, StoreDecision};
 use tidegate_http1::Fields;
-use tidegate_limit::{MAX_UNITS, StoreTime};
+use tidegate_limit::{MAX_UNITS, Millis, StoreTime};
 use tidegate_vocabulary::UnitWindow;
 
 use super::messages::{
@@ -143,7 +143,7 @@ pub fn metadata(
 
 fn current_limit(limit: &Limit, quota: u64) -> CurrentLimit {
     let is_timed = limit.algorithm().is_predictable() && limit.algorithm().calendar().is_none();
-    let window = UnitWindow::of_millis(limit.quota.window).filter(|_| is_timed);
+    let window = UnitWindow::of_millis(limit.quota.window.as_ms()).filter(|_| is_timed);
     let multiplier = window.map(|window| window.count).filter(|count| *count > 1);
     CurrentLimit {
         requests_per_unit: clamp(quota),
@@ -154,13 +154,13 @@ fn current_limit(limit: &Limit, quota: u64) -> CurrentLimit {
 }
 
 fn until_reset(decided: &StoreDecision) -> ProtoDuration {
-    duration(decided.time_to_reset())
+    duration(Millis::from_ms(decided.time_to_reset()))
 }
 
-fn duration(millis: u64) -> ProtoDuration {
-    let seconds = i64::try_from(millis / 1_000).unwrap_or(i64::MAX);
+fn duration(length: Millis) -> ProtoDuration {
+    let seconds = i64::try_from(length.as_whole_secs()).unwrap_or(i64::MAX);
     // Below 10^9.
-    ProtoDuration { seconds, nanos: (millis % 1_000) as i32 * 1_000_000 }
+    ProtoDuration { seconds, nanos: (length.as_ms() % 1_000) as i32 * 1_000_000 }
 }
 
 /// A number as the protocol has it: in 32 bits.
@@ -178,8 +178,9 @@ mod tests {
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_800_000_000_000);
 
+    /// A limit with a window in ms.
     fn limit(name: &str, quota: u64, window: u64) -> Limit {
-        let quota = Quota::new(quota, window, Algorithm::FixedWindow);
+        let quota = Quota::new(quota, Millis::from_ms(window), Algorithm::FixedWindow);
         Limit::new(LimitIdentity::new(name, 0), quota)
     }
 
@@ -191,7 +192,7 @@ mod tests {
             used: limit.quota.limit - remaining,
             reset_at: NOW + 1_500,
             retry_at: (!admitted).then_some(NOW + 1_500),
-            wait: 0,
+            wait: Millis::ZERO,
         };
         Outcome::Decided(StoreDecision::new(decision, NOW, DecisionSource::Store))
     }

@@ -6,7 +6,8 @@ use crate::Algorithm;
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// A block of 15 min after 3 refusals within 1 min.
-const QUOTA: Quota = Quota::new(3, 60_000, Algorithm::Block { duration: 900_000 });
+const QUOTA: Quota =
+    Quota::new(3, Millis::from_secs(60), Algorithm::Block { duration: Millis::from_secs(900) });
 
 #[test]
 fn a_block_begins_with_the_last_refusal_and_ends_exactly() {
@@ -52,7 +53,8 @@ fn refusals_during_a_block_do_not_prolong_it() {
 fn a_shorter_block_applies_to_blocks_that_have_begun() {
     let mut state = BlockState::default();
     count_refusals(&mut state, &QUOTA, NOW, 3);
-    let shorter = Quota::new(3, 60_000, Algorithm::Block { duration: 30_000 });
+    let shorter =
+        Quota::new(3, Millis::from_secs(60), Algorithm::Block { duration: Millis::from_secs(30) });
     assert_eq!(decide(&mut state, &shorter, NOW + 10, 1).retry_at, Some(NOW + 30_010));
 }
 

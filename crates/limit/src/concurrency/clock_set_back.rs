@@ -8,6 +8,7 @@ use crate::Algorithm;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
+/// The window, in ms.
 const WINDOW: u64 = 10_000;
 
 /// Maximum duration of a lease, in ms, unless the clock is set back again.
@@ -134,7 +135,7 @@ proptest! {
         limit in 1_u64..12, steps in steps()
     ) {
         let mut simulation = Simulation {
-            quota: Quota::new(limit, WINDOW, Algorithm::Concurrency),
+            quota: Quota::new(limit, Millis::from_ms(WINDOW), Algorithm::Concurrency),
             state: ConcurrencyState::default(),
             monotonic: 0,
             clock: NOW,
@@ -168,8 +169,10 @@ proptest! {
 #[test]
 fn a_renewal_after_the_clock_was_set_back_counts_once() {
     for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
-        let (quota, mut state) =
-            (Quota::new(10, WINDOW, Algorithm::Concurrency), ConcurrencyState::default());
+        let (quota, mut state) = (
+            Quota::new(10, Millis::from_ms(WINDOW), Algorithm::Concurrency),
+            ConcurrencyState::default(),
+        );
         let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);
@@ -187,7 +190,7 @@ fn a_renewal_after_the_clock_was_set_back_counts_once() {
 
 #[test]
 fn a_record_has_at_most_65_groups() {
-    let quota = Quota::new(100_000, 30_000, Algorithm::Concurrency);
+    let quota = Quota::new(100_000, Millis::from_secs(30), Algorithm::Concurrency);
     let mut state = ConcurrencyState::default();
     for n in 0..200_000 {
         charge(&mut state, &quota, NOW + n, 1);

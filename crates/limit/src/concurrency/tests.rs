@@ -9,7 +9,7 @@ use crate::Algorithm;
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn quota() -> Quota {
-    Quota::new(3, 10_000, Algorithm::Concurrency)
+    Quota::new(3, Millis::from_secs(10), Algorithm::Concurrency)
 }
 
 /// One step: a request of this cost arrives; a request in flight ends, is lost with its gateway, or
@@ -80,7 +80,7 @@ proptest! {
             prop_assert!(used <= permits);
             prop_assert!(state.groups.len() <= permits as usize);
         }
-        now += quota.window + quota.window / ROUNDING_DIVISOR + 1;
+        now += quota.window + quota.window / ROUNDING_DIVISOR + Millis::MILLISECOND;
         prop_assert_eq!(decide(&mut state, &quota, now, 0).used, 0, "all leases have ended");
     }
 }
@@ -106,10 +106,10 @@ fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
 #[test]
 fn a_lease_lasts_the_window_rounded_up() {
     for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
-        let quota = Quota::new(1, window, Algorithm::Concurrency);
+        let quota = Quota::new(1, Millis::from_ms(window), Algorithm::Concurrency);
         for at in (0..1_000).map(|n| NOW + 17 * n) {
-            let longer = permit_end(&quota, at) - at - window;
-            assert!(longer < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");
+            let longer = permit_end(&quota, at).since(at) - quota.window;
+            assert!(longer.as_ms() < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");
         }
     }
 }

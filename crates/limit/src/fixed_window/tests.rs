@@ -47,12 +47,12 @@ struct FaultyWindow {
 impl FaultyWindow {
     /// The reply to Redis's `TTL` at `at`.
     fn ttl(&self, at: StoreTime) -> u64 {
-        self.expires.saturating_sub(at) / 1_000
+        self.expires.since(at).as_whole_secs()
     }
 
     /// The reset header: the TTL read at `at` plus the gateway's clock after the reply, in s.
-    fn reset(&self, at: StoreTime, latency: u64) -> u64 {
-        (at + latency).periods_of(1_000) + self.ttl(at)
+    fn reset(&self, at: StoreTime, latency: Millis) -> u64 {
+        (at + latency).whole_periods(Millis::from_secs(1)) + self.ttl(at)
     }
 
     fn is_exhausted(&self, at: StoreTime, limit: u64) -> bool {
@@ -60,7 +60,7 @@ impl FaultyWindow {
     }
 
     /// Counts a request, in a new window if the key has expired.
-    fn count(&mut self, at: StoreTime, window: u64) -> u64 {
+    fn count(&mut self, at: StoreTime, window: Millis) -> u64 {
         if self.expires <= at {
             *self = Self { count: 0, expires: at + window };
         }
@@ -71,13 +71,13 @@ impl FaultyWindow {
 
 #[test]
 fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
-    let quota = Quota::new(5_000, 10_000, Algorithm::FixedWindow);
+    let quota = Quota::new(5_000, Millis::from_secs(10), Algorithm::FixedWindow);
     let (mut faulty, mut state) = (FaultyWindow::default(), FixedWindowState::default());
     faulty.count(NOW, quota.window);
     charge(&mut state, &quota, NOW, 1);
     let (mut wobbling, mut stored) = (Vec::new(), Vec::new());
     for at in (0..9_000).step_by(130) {
-        wobbling.push(faulty.reset(NOW + at, 90));
+        wobbling.push(faulty.reset(NOW + at, Millis::from_ms(90)));
         stored.push(decide(&mut state, &quota, NOW + at, 0).reset_at.as_unix_ms().div_ceil(1_000));
     }
     assert!(wobbling.windows(2).any(|pair| pair[1] < pair[0]), "the fault shows: {wobbling:?}");
@@ -86,7 +86,7 @@ fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
 
 #[test]
 fn one_call_never_refuses_with_the_whole_quota_remaining() {
-    let quota = Quota::new(5_000, 10_000, Algorithm::FixedWindow);
+    let quota = Quota::new(5_000, Millis::from_secs(10), Algorithm::FixedWindow);
     let mut faulty = FaultyWindow::default();
     for _ in 0..quota.limit {
         faulty.count(NOW, quota.window);
@@ -109,7 +109,7 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
 
 #[test]
 fn a_window_past_its_end_counts_as_empty() {
-    let quota = Quota::new(5, 10_000, Algorithm::FixedWindow);
+    let quota = Quota::new(5, Millis::from_secs(10), Algorithm::FixedWindow);
     let mut stale = FixedWindowState { reset_at: NOW, count: 5 };
     let decision = decide(&mut stale, &quota, NOW, 1);
     assert_eq!((decision.admitted, decision.used, decision.remaining), (true, 0, 5));
@@ -118,7 +118,7 @@ fn a_window_past_its_end_counts_as_empty() {
 
 #[test]
 fn a_refund_applies_only_to_its_own_window() {
-    let quota = Quota::new(5, 10_000, Algorithm::FixedWindow);
+    let quota = Quota::new(5, Millis::from_secs(10), Algorithm::FixedWindow);
     let mut state = FixedWindowState::default();
     charge(&mut state, &quota, NOW, 2);
     assert_eq!(refund(&mut state, &quota, NOW + 9_999, NOW, 1).used, 1);

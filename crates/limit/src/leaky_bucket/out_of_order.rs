@@ -9,7 +9,8 @@ use crate::{Algorithm, AlgorithmState, Change};
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most two seconds.
-const FOUR: Quota = Quota::new(4, 1_000, Algorithm::LeakyBucket { max_wait: 2_000 });
+const FOUR: Quota =
+    Quota::new(4, Millis::from_secs(1), Algorithm::LeakyBucket { max_wait: Millis::from_secs(2) });
 
 fn fresh() -> AlgorithmState {
     AlgorithmState::fresh(FOUR.algorithm)
@@ -43,8 +44,9 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 fn quotas() -> impl Strategy<Value = Quota> {
-    (1_u64..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| {
-        Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
+    (1_u64..2_000, 1_u64..5_000, 0_u64..20_000).prop_map(|(limit, window, max_wait)| {
+        let max_wait = Millis::from_ms(max_wait);
+        Quota::new(limit, Millis::from_ms(window), Algorithm::LeakyBucket { max_wait })
     })
 }
 
@@ -60,7 +62,7 @@ fn are_apart(taken: &Taken, quota: &Quota) -> bool {
         let mut slots = 0;
         taken[first..].windows(2).all(|pair| {
             slots += pair[0].1;
-            (pair[1].0 - from + 1) * quota.limit > slots * quota.window
+            (pair[1].0.since(from).as_ms() + 1) * quota.limit > slots * quota.window.as_ms()
         })
     })
 }
@@ -84,14 +86,14 @@ proptest! {
             match step {
                 // If several slots begin in one ms, its time does not identify a slot of a larger
                 // cost.
-                Step::Request(cost) if cost == 1 || quota.window >= quota.limit => {
+                Step::Request(cost) if cost == 1 || quota.window.as_ms() >= quota.limit => {
                     let peeked = state.clone().decide(&quota, now, cost);
                     let decision = state.admit(&quota, now, cost);
                     prop_assert_eq!(peeked.admitted, decision.admitted);
                     if decision.admitted {
                         prop_assert_eq!(peeked.wait, decision.wait);
-                        let last = (cost - 1) * quota.window / quota.limit;
-                        prop_assert!(decision.wait + last <= u64::from(quota.algorithm.max_wait()));
+                        let last = quota.window * (cost - 1) / quota.limit;
+                        prop_assert!(decision.wait + last <= quota.algorithm.max_wait());
                         taken.push((now + decision.wait, cost));
                     } else if let Some(retry_at) = decision.retry_at {
                         let later = state.clone().decide(&quota, retry_at, cost);
@@ -122,29 +124,29 @@ proptest! {
             let (slot, cost) = taken.swap_remove((order >> 33) as usize % taken.len());
             refund_slots(&mut state, &quota, now, slot, cost);
         }
-        let slot = quota.window.div_ceil(quota.limit);
+        let slot = Millis::from_ms(quota.window.as_ms().div_ceil(quota.limit));
         let over = released.iter().map(|&(from, cost)| from + slot * cost).max();
         let now = now.max(over.unwrap_or_default());
         let decision = state.decide(&quota, now, 1);
-        prop_assert_eq!((decision.used, decision.wait), (0, 0));
+        prop_assert_eq!((decision.used, decision.wait), (0, Millis::ZERO));
     }
 }
 
 #[test]
 fn a_freed_slot_goes_to_the_next_request() {
     let mut state = fresh();
-    let waits: Vec<_> = (0..6).map(|_| state.admit(&FOUR, NOW, 1).wait).collect();
+    let waits: Vec<_> = (0..6).map(|_| state.admit(&FOUR, NOW, 1).wait.as_ms()).collect();
     assert_eq!(waits, [0, 250, 500, 750, 1_000, 1_250]);
     assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 5);
     assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4);
     assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4, "once");
     assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 600, 1).used, 4, "no such slot");
     // A cost that does not fit goes after all others; one that fits takes the freed slots in order.
-    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 3).wait, 1_480);
-    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 2).wait, 230);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 230);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 480);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 1_480);
+    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 3).wait.as_ms(), 1_480);
+    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 2).wait.as_ms(), 230);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 230);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 480);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 1_480);
 }
 
 #[test]
@@ -155,5 +157,5 @@ fn a_free_slot_that_has_passed_is_not_used() {
     }
     assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).remaining, 6);
     let decision = state.admit(&FOUR, NOW + 251, 1);
-    assert_eq!(decision.wait, 749);
+    assert_eq!(decision.wait.as_ms(), 749);
 }

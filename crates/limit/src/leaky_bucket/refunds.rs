@@ -9,12 +9,14 @@ use crate::Algorithm;
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// Four a second, with a delay of at most a second.
-const FOUR: Quota = Quota::new(4, 1_000, Algorithm::LeakyBucket { max_wait: 1_000 });
+const FOUR: Quota =
+    Quota::new(4, Millis::from_secs(1), Algorithm::LeakyBucket { max_wait: Millis::from_secs(1) });
 
+/// The delays of `count` requests, in ms.
 fn waits(state: &mut LeakyBucketState, now: StoreTime, count: usize) -> Vec<Option<u64>> {
     let admit = |_| {
         let decision = admit(state, &FOUR, now, 1);
-        decision.admitted.then_some(decision.wait)
+        decision.admitted.then_some(decision.wait.as_ms())
     };
     (0..count).map(admit).collect()
 }
@@ -40,7 +42,8 @@ fn a_refund_of_the_last_slot_also_drops_the_free_slots_before_it() {
 
 #[test]
 fn beyond_the_maximum_the_soonest_run_is_dropped() {
-    let quota = Quota { algorithm: Algorithm::LeakyBucket { max_wait: 100_000 }, ..FOUR };
+    let quota =
+        Quota { algorithm: Algorithm::LeakyBucket { max_wait: Millis::from_secs(100) }, ..FOUR };
     let mut state = LeakyBucketState::default();
     let slots: Vec<_> = (0..80).map(|_| NOW + admit(&mut state, &quota, NOW, 1).wait).collect();
     for slot in slots.iter().skip(1).step_by(2) {
@@ -48,7 +51,7 @@ fn beyond_the_maximum_the_soonest_run_is_dropped() {
     }
     // Among the 40 refunds, the one of the very last slot shortened the backlog.
     assert_eq!(state.free_slots.len(), 32);
-    assert_eq!(admit(&mut state, &quota, NOW, 1).wait, slots[15] - NOW);
+    assert_eq!(admit(&mut state, &quota, NOW, 1).wait, slots[15].since(NOW));
 }
 
 #[test]
@@ -58,9 +61,9 @@ fn a_changed_quota_or_a_clock_set_back_drops_free_slots() {
     refund(&mut state, &FOUR, NOW + 10, NOW + 250, 1);
     let eight = Quota { limit: 8, ..FOUR };
     assert_eq!(state.clone().free_slots.len(), 1);
-    assert_eq!(admit(&mut state.clone(), &eight, NOW + 20, 1).wait, 980);
-    assert_eq!(admit(&mut state.clone(), &FOUR, NOW - 60_000, 1).wait, 990);
-    assert_eq!(admit(&mut state, &FOUR, NOW + 20, 1).wait, 230);
+    assert_eq!(admit(&mut state.clone(), &eight, NOW + 20, 1).wait.as_ms(), 980);
+    assert_eq!(admit(&mut state.clone(), &FOUR, NOW - 60_000, 1).wait.as_ms(), 990);
+    assert_eq!(admit(&mut state, &FOUR, NOW + 20, 1).wait.as_ms(), 230);
 }
 
 #[test]
@@ -79,9 +82,11 @@ fn slots_at_fractions_of_a_ms_can_be_refunded() {
 proptest! {
     #[test]
     fn no_two_requests_share_a_slot(
-        quota in 1_u64..2_000, window in 1_u64..5_000, max_wait in 0_u32..10_000,
+        quota in 1_u64..2_000, window in 1_u64..5_000, max_wait in 0_u64..10_000,
         steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
     ) {
+        let max_wait = Millis::from_ms(max_wait);
+        let window = Millis::from_ms(window);
         let quota = Quota::new(quota, window, Algorithm::LeakyBucket { max_wait });
         let (mut state, mut now) = (LeakyBucketState::default(), NOW);
         let mut taken: Vec<StoreTime> = Vec::new();
@@ -89,7 +94,7 @@ proptest! {
             now += later;
             let decision = admit(&mut state, &quota, now, 1);
             if decision.admitted {
-                prop_assert!(decision.wait <= u64::from(max_wait));
+                prop_assert!(decision.wait <= max_wait);
                 taken.push(now + decision.wait);
             }
             // The last delayed request is cancelled.
@@ -100,8 +105,8 @@ proptest! {
         // Any n requests in a row are n slots apart; delays are in whole ms, rounded up.
         for (at, first) in taken.iter().enumerate() {
             let last = taken[taken.len() - 1];
-            let least = (taken.len() - 1 - at) as u64 * window / quota.limit;
-            prop_assert!(last - *first + 1 >= least, "{first:?} to {last:?}: {least}");
+            let least = window * (taken.len() - 1 - at) as u64 / quota.limit;
+            prop_assert!(last.since(*first) + Millis::MILLISECOND >= least, "{first:?} to {last:?}: {least}");
         }
     }
 }

@@ -11,8 +11,10 @@ use crate::{
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-fn quota(limit: u64, window: u64, max_wait: u32) -> Quota {
-    Quota::new(limit, window, Algorithm::LeakyBucket { max_wait })
+/// A quota with a window and the longest delay in ms.
+fn quota(limit: u64, window: u64, max_wait: u64) -> Quota {
+    let max_wait = Millis::from_ms(max_wait);
+    Quota::new(limit, Millis::from_ms(window), Algorithm::LeakyBucket { max_wait })
 }
 
 /// The delays of requests that arrive at once, in ms, until one is refused.
@@ -20,24 +22,24 @@ fn released(quota: &Quota) -> Vec<u64> {
     let mut state = LeakyBucketState::default();
     let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
     let admitted = std::iter::from_fn(|| at_once.next().filter(|decision| decision.admitted));
-    admitted.map(|decision| decision.wait).collect()
+    admitted.map(|decision| decision.wait.as_ms()).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket { max_wait: 0 }, false)) {
+    fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket { max_wait: Millis::ZERO }, false)) {
         let simulation = Simulation::run(&history);
-        let (limit, window) = (simulation.quota.limit, simulation.quota.window);
+        let (limit, window) = (simulation.quota.limit, simulation.quota.window.as_ms());
         for (first, &(from, _, wait)) in simulation.admitted.iter().enumerate() {
-            prop_assert!(wait <= u64::from(simulation.quota.algorithm.max_wait()));
+            prop_assert!(wait <= simulation.quota.algorithm.max_wait());
             let (from, mut slots) = (from + wait, 0);
             for pair in simulation.admitted[first..].windows(2) {
                 slots += pair[0].1;
                 let to = pair[1].0 + pair[1].2;
                 // Delays are rounded up to a ms.
-                prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from:?} to {to:?}");
+                prop_assert!((to.since(from).as_ms() + 1) * limit > slots * window, "{slots} from {from:?} to {to:?}");
             }
         }
     }
@@ -67,13 +69,13 @@ fn a_refused_request_gets_the_time_at_which_it_fits() {
     let (mut state, quota) = (LeakyBucketState::default(), quota(4, 1_000, 500));
     for wait in [0, 250, 500] {
         let decision = admit(&mut state, &quota, NOW, 1);
-        assert_eq!((decision.admitted, decision.wait), (true, wait));
+        assert_eq!((decision.admitted, decision.wait.as_ms()), (true, wait));
     }
     let refused = admit(&mut state, &quota, NOW, 1);
     // Its delay would be 750 ms, 250 above `max_wait`.
-    assert_eq!((refused.admitted, refused.wait, refused.remaining), (false, 0, 0));
+    assert_eq!((refused.admitted, refused.wait, refused.remaining), (false, Millis::ZERO, 0));
     assert_eq!(refused.retry_at, Some(NOW + 250));
-    assert_eq!(admit(&mut state, &quota, NOW + 250, 1).wait, 500);
+    assert_eq!(admit(&mut state, &quota, NOW + 250, 1).wait.as_ms(), 500);
 }
 
 #[test]
@@ -83,5 +85,5 @@ fn a_refunded_slot_is_taken_by_the_next_request() {
         admit(&mut state, &quota, NOW, 1);
     }
     assert_eq!(refund(&mut state, &quota, NOW + 10, NOW + 500, 1).remaining, 1);
-    assert_eq!(admit(&mut state, &quota, NOW + 10, 1).wait, 490);
+    assert_eq!(admit(&mut state, &quota, NOW + 10, 1).wait.as_ms(), 490);
 }

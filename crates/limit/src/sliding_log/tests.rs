@@ -12,7 +12,7 @@ use crate::{
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 /// The charges that count at `now`, added up.
-fn modelled_use(charges: &[(StoreTime, u64)], window: u64, now: StoreTime) -> u64 {
+fn modelled_use(charges: &[(StoreTime, u64)], window: Millis, now: StoreTime) -> u64 {
     let live = charges.iter().filter(|&&(at, _)| at + window > now);
     live.map(|&(_, cost)| cost).sum()
 }
@@ -62,7 +62,7 @@ proptest! {
 #[test]
 fn charges_in_one_ms_share_an_entry_and_all_count() {
     let (mut state, quota) =
-        (SlidingLogState::default(), Quota::new(3, 1_000, Algorithm::SlidingLog));
+        (SlidingLogState::default(), Quota::new(3, Millis::from_secs(1), Algorithm::SlidingLog));
     let passed = (0..5).filter(|_| admit(&mut state, &quota, NOW, 1).admitted);
     assert_eq!(passed.count(), 3);
     assert_eq!(state.entries.len(), 1);
@@ -72,7 +72,7 @@ fn charges_in_one_ms_share_an_entry_and_all_count() {
 fn a_charge_expires_exactly_a_window_later() {
     let (mut state, quota, now) = (
         SlidingLogState::default(),
-        Quota::new(2, 1_000, Algorithm::SlidingLog),
+        Quota::new(2, Millis::from_secs(1), Algorithm::SlidingLog),
         StoreTime::from_unix_ms(1_700_000_000_999),
     );
     assert!(admit(&mut state, &quota, now, 1).admitted);
@@ -86,8 +86,10 @@ fn a_charge_expires_exactly_a_window_later() {
 
 #[test]
 fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
-    let (mut state, quota) =
-        (SlidingLogState::default(), Quota::new(10_000, 60_000, Algorithm::SlidingLog));
+    let (mut state, quota) = (
+        SlidingLogState::default(),
+        Quota::new(10_000, Millis::from_secs(60), Algorithm::SlidingLog),
+    );
     let mut now = NOW;
     for _ in 0..30_000 {
         now += 3;
@@ -102,8 +104,10 @@ fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
 #[test]
 fn refunds_leave_no_entries_behind() {
     for in_flight in [1, 2, 500] {
-        let (mut state, quota) =
-            (SlidingLogState::default(), Quota::new(1_000, 60_000, Algorithm::SlidingLog));
+        let (mut state, quota) = (
+            SlidingLogState::default(),
+            Quota::new(1_000, Millis::from_secs(60), Algorithm::SlidingLog),
+        );
         for now in (0..10_000).map(|ms| NOW + ms) {
             assert!(admit(&mut state, &quota, now, 1).admitted);
             refund(&mut state, &quota, now, now + 1 - in_flight, 1);
@@ -116,7 +120,7 @@ fn refunds_leave_no_entries_behind() {
 fn a_refund_is_limited_to_the_maximum_depth() {
     let (mut state, quota) = (
         SlidingLogState::default(),
-        Quota::new(u64::from(u32::MAX), 60_000, Algorithm::SlidingLog),
+        Quota::new(u64::from(u32::MAX), Millis::from_secs(60), Algorithm::SlidingLog),
     );
     let start = NOW;
     for ms in 0..=MAX_REFUND_DEPTH as u64 {

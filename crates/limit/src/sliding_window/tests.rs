@@ -14,7 +14,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
     (1_u64..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| {
-        Quota::sliding(limit, s * u64::from(resolution), resolution)
+        Quota::sliding(limit, Millis::from_ms(s) * u64::from(resolution), resolution)
     })
 }
 
@@ -26,11 +26,11 @@ fn strict(quota: Quota) -> Quota {
 
 /// Steps, most of them shorter than a sub-window, some longer than a window.
 fn steps(quota: Quota) -> impl Strategy<Value = Vec<(u64, u64)>> {
-    let s = quota.sub_window();
+    let s = quota.sub_window().as_ms();
     let step = prop_oneof![
         4 => 0..=s / 3 + 1,
         3 => 0..=s * 2,
-        1 => 0..=quota.window * 2 + s,
+        1 => 0..=quota.window.as_ms() * 2 + s,
     ];
     let cost = prop_oneof![4 => Just(1_u64), 2 => 1_u64..5, 1 => 1..=quota.limit + 1];
     prop::collection::vec((step, cost), 1..60)
@@ -65,10 +65,10 @@ fn within(admitted: &[(StoreTime, u64)], range: std::ops::Range<StoreTime>) -> u
 /// The model: the usage at `now`, computed from the list of charges.
 fn modelled_use(admitted: &[(StoreTime, u64)], quota: &Quota, now: StoreTime) -> u64 {
     let (s, k) = (quota.sub_window(), u64::from(quota.algorithm.resolution()));
-    let start = now.round_down(s);
-    let full = within(admitted, start - (k - 1) * s..start + s);
-    let old = within(admitted, start - k * s..start - (k - 1) * s);
-    full + ((start + s - now) * old).div_ceil(s)
+    let start = now.round_down_to(s);
+    let full = within(admitted, start - s * (k - 1)..start + s);
+    let old = within(admitted, start - s * k..start - s * (k - 1));
+    full + ((start + s).since(now) * old).div_ceil(s)
 }
 
 /// `millis` rounded up to a whole second, as in a header.
@@ -120,14 +120,14 @@ proptest! {
         let quota = history.0;
         let (limit, s) = (quota.limit, quota.sub_window());
         for &(at, _) in &admitted {
-            let aligned = at.round_down(s);
+            let aligned = at.round_down_to(s);
             let window = within(&admitted, aligned..aligned + quota.window);
             prop_assert!(window <= limit, "{window} in k aligned sub-windows from {aligned:?}");
-            let short = within(&admitted, at..at + quota.window - s);
+            let short = within(&admitted, at..at + (quota.window - s));
             prop_assert!(short <= limit, "{short} in W - s from {at:?}");
             let cut = aligned - quota.window;
             let old = within(&admitted, cut..cut + s);
-            let bound = limit + (at - aligned) * old / s;
+            let bound = limit + at.since(aligned) * old / s;
             let any = within(&admitted, at + 1 - quota.window..at + 1);
             prop_assert!(any <= bound, "{any} in W up to {at:?}, above {bound}");
         }
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
+    fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK.as_ms()) {
         let (mut state, _, _) = replay(&history);
         prop_assume!(state.updated_at > StoreTime::ZERO);
         let (quota, unchanged, updated_at) = (&history.0, state.clone(), state.updated_at);
@@ -276,7 +276,7 @@ proptest! {
 #[test]
 fn the_largest_quotas_neither_overflow_nor_overcharge() {
     for units in [u64::from(u32::MAX), u64::from(u32::MAX) + 1, MAX_UNITS] {
-        let quota = Quota::sliding(units, 1 << 40, 1);
+        let quota = Quota::sliding(units, Millis::from_ms(1 << 40), 1);
         let mut state = SlidingWindowState::default();
         let now = StoreTime::from_unix_ms(1_700_000_000_000);
         assert!(admit(&mut state, &quota, now, units).admitted);
@@ -291,7 +291,7 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
 
 #[test]
 fn usage_saturates_at_the_largest_number_of_units() {
-    let quota = Quota::sliding(MAX_UNITS, 60_000, 6);
+    let quota = Quota::sliding(MAX_UNITS, Millis::from_secs(60), 6);
     let mut state = SlidingWindowState::default();
     let now = StoreTime::from_unix_ms(1_700_000_000_000);
     for later in (0..60_000).step_by(10_000) {
@@ -310,7 +310,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..=100, 1_u64..=40), 1..20),
         last in 1_u64..=100,
     ) {
-        let quota = Quota::sliding(limit, s * u64::from(resolution), resolution);
+        let quota = Quota::sliding(limit, Millis::from_ms(s) * u64::from(resolution), resolution);
         let mut state = SlidingWindowState::default();
         let mut now = StoreTime::from_unix_ms(1_700_000_000_000);
         for (later, part) in steps {
@@ -332,7 +332,7 @@ proptest! {
 #[test]
 fn up_to_seven_sub_windows_are_stored_inline() {
     let mut state = SlidingWindowState::default();
-    let quota = Quota::sliding(5, 7_000, 7);
+    let quota = Quota::sliding(5, Millis::from_secs(7), 7);
     admit(&mut state, &quota, StoreTime::from_unix_ms(1_700_000_000_000), 1);
     assert!(matches!(state.counts, Counts::Inline(_)));
 }

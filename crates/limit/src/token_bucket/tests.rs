@@ -17,12 +17,12 @@ proptest! {
     #[test]
     fn any_interval_holds_at_most_the_burst_and_the_refill(history in histories_of(Algorithm::TokenBucket, false)) {
         let simulation = Simulation::run(&history);
-        let (limit, window) = (simulation.quota.limit, simulation.quota.window);
+        let (limit, window) = (simulation.quota.limit, simulation.quota.window.as_ms());
         for (first, &(from, ..)) in simulation.admitted.iter().enumerate() {
             let mut held = 0;
             for &(to, cost, _) in &simulation.admitted[first..] {
                 held += cost;
-                let max = limit * window + limit * (to - from);
+                let max = limit * window + limit * to.since(from).as_ms();
                 prop_assert!(held * window <= max, "{held} from {from:?} to {to:?}");
             }
         }
@@ -31,12 +31,12 @@ proptest! {
     /// A textbook bucket: a number of tokens, in units of 1/window, that refills with time.
     #[test]
     fn decisions_match_a_textbook_bucket(history in histories_of(Algorithm::TokenBucket, false)) {
-        let (limit, window) = (history.1.limit, history.1.window);
+        let (limit, window) = (history.1.limit, history.1.window.as_ms());
         let (mut simulation, mut tokens, mut last) = (Simulation::new(&history), limit * window, history.2);
         for &(later, event) in &history.3 {
             let Event::Request(cost) = event else { continue };
             let decision = simulation.step(later, event);
-            tokens = (tokens + (simulation.now - last) * limit).min(limit * window);
+            tokens = (tokens + simulation.now.since(last).as_ms() * limit).min(limit * window);
             last = simulation.now;
             let fits = cost * window <= tokens;
             prop_assert_eq!(decision.admitted, fits);
@@ -51,7 +51,8 @@ proptest! {
 #[test]
 fn the_rate_does_not_drift() {
     // A token every 333 1/3 ms: exactly three a second, for any time.
-    let (mut state, quota) = (GcraState::default(), Quota::new(3, 1_000, Algorithm::TokenBucket));
+    let (mut state, quota) =
+        (GcraState::default(), Quota::new(3, Millis::from_secs(1), Algorithm::TokenBucket));
     charge(&mut state, &quota, NOW, 3);
     let mut now = NOW;
     for n in 1..=300_000 {
@@ -63,7 +64,8 @@ fn the_rate_does_not_drift() {
 
 #[test]
 fn a_refund_after_a_window_has_no_effect() {
-    let (mut state, quota) = (GcraState::default(), Quota::new(10, 1_000, Algorithm::TokenBucket));
+    let (mut state, quota) =
+        (GcraState::default(), Quota::new(10, Millis::from_secs(1), Algorithm::TokenBucket));
     charge(&mut state, &quota, NOW, 5);
     assert_eq!(refund(&mut state, &quota, NOW, NOW, 2).used, 3);
     charge(&mut state, &quota, NOW + 999, 5);

@@ -14,7 +14,7 @@ use tidegate_access::auth::{
 use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, AuthKindConfig, Config, MaxFailures};
 use tidegate_identity::ApiKeySource;
-use tidegate_limit::{MAX_RESOLUTION, Quota};
+use tidegate_limit::{MAX_RESOLUTION, Millis, Quota};
 use tidegate_tls::TlsFile;
 
 use super::forward_auth;
@@ -170,9 +170,10 @@ fn max_failures(name: &str, configured: MaxFailures) -> Option<Arc<Limit>> {
     let mut fingerprint = SipHasher13::new_with_keys(0, 0);
     fingerprint.write(b"failures");
     fingerprint.write_u64(window);
+    let quota = Quota::sliding(rate.quota, Millis::from_ms(window), resolution);
     // `~` is not valid in configured names.
     let identity = LimitIdentity::new(format!("{name}~failures"), fingerprint.finish());
-    Some(Arc::new(Limit::new(identity, Quota::sliding(rate.quota, window, resolution))))
+    Some(Arc::new(Limit::new(identity, quota)))
 }
 
 /// Notes methods that no route names.

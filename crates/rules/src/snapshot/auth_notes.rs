@@ -415,7 +415,10 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
             auth.methods()[0].max_failures.clone()
         };
         let own = limit(&compile(GOOD)).unwrap();
-        assert_eq!((own.name(), own.quota.limit, own.quota.window), ("keys~failures", 30, 60_000));
+        assert_eq!(
+            (own.name(), own.quota.limit, own.quota.window.as_ms()),
+            ("keys~failures", 30, 60_000)
+        );
         let changed = GOOD.replace("api_key: {}", "api_key: {}, max_failures: 5/1m");
         assert_eq!(limit(&compile(&changed)).unwrap().identity, own.identity, "the counter stays");
         let off = GOOD.replace("api_key: {}", "api_key: {}, max_failures: off");

@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, Config, StatusRange};
 use tidegate_identity::{CredentialSource, KeyPart, KeyPlan};
-use tidegate_limit::Quota;
+use tidegate_limit::{Millis, Quota};
 
 use super::algorithm;
 use super::calendar;
@@ -119,8 +119,9 @@ fn with_block(section: &Section<'_>, limit: &config::LimitConfig, base: Limit) -
         let what = "`block` with `reserve`, whose units are spent without asking whether a block is in force";
         section.at("block").fault_at_key(what, "one of them");
     }
-    let duration = u32::try_from(block.r#for.millis()).unwrap_or(u32::MAX);
-    base.with_block(block.after.into(), block.within.millis(), duration)
+    let within = Millis::from_ms(block.within.millis());
+    let duration = Millis::from_ms(block.r#for.millis()).min(tidegate_limit::block::MAX_DURATION);
+    base.with_block(block.after.into(), within, duration)
 }
 
 /// Compiles `refund` or `charge_on`.

@@ -1,8 +1,9 @@
 //! Compiles quotas and checks that they can be counted exactly.
 
-use tidegate_config::{self as config, Duration, WindowConfig};
+use tidegate_config::{self as config, WindowConfig};
 use tidegate_limit::{
-    Algorithm, Calendar, MAX_QUOTA_MILLIS, MAX_RESOLUTION, MAX_UNITS, Quota, sliding_log,
+    Algorithm, Calendar, MAX_QUOTA_MILLIS, MAX_RESOLUTION, MAX_UNITS, Millis, Quota, leaky_bucket,
+    sliding_log,
 };
 
 use super::section::Section;
@@ -17,7 +18,7 @@ pub(super) const QUOTA_KEYS: [&str; 8] =
 
 /// Compiles the limit's quota. A faulty one is replaced so that later checks still work.
 pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota {
-    let (window, resolution) = (limit.window.millis(), limit.resolution());
+    let (window, resolution) = (Millis::from_ms(limit.window.millis()), limit.resolution());
     if !divides(window, resolution) && section.can_read(&["window", "algorithm"]) {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
         section.at("resolution").fault(what, &valid_resolutions(window, resolution));
@@ -40,8 +41,8 @@ fn quota_of(limit: &config::LimitConfig, number: u64) -> Quota {
 pub struct QuotaShape {
     /// As configured.
     configured_window: WindowConfig,
-    /// In ms; of a calendar, an upper bound.
-    window: u64,
+    /// Of a calendar, an upper bound.
+    window: Millis,
     /// The algorithm; of a leaky bucket with the longest delay that is configured.
     algorithm: Algorithm,
     /// The configured `max_queue`, for a leaky bucket.
@@ -53,7 +54,8 @@ impl QuotaShape {
     /// work.
     pub(super) fn of(limit: &config::LimitConfig) -> Self {
         let calendar = limit.calendar();
-        let window = calendar.map_or(limit.window.millis(), Calendar::longest);
+        let length = Millis::from_ms(limit.window.millis());
+        let window = calendar.map_or(length, Calendar::longest);
         let algorithm = match limit.algorithm {
             config::AlgorithmConfig::SlidingWindow => {
                 let resolution = limit.resolution();
@@ -66,8 +68,8 @@ impl QuotaShape {
             }
             config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
             config::AlgorithmConfig::LeakyBucket => {
-                let wait = limit.max_wait.map_or(limit.window.millis(), Duration::millis);
-                Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
+                let wait = limit.max_wait.map_or(length, |wait| Millis::from_ms(wait.millis()));
+                Algorithm::LeakyBucket { max_wait: wait.min(leaky_bucket::MAX_WAIT) }
             }
             config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,
         };
@@ -84,9 +86,8 @@ impl QuotaShape {
         let algorithm = match self.algorithm {
             Algorithm::LeakyBucket { max_wait } => {
                 let queue =
-                    self.max_queue.map_or(u64::MAX, |max| queue_wait(max, self.window, number));
-                let wait = u64::from(max_wait).min(queue);
-                Algorithm::LeakyBucket { max_wait: u32::try_from(wait).unwrap_or(u32::MAX) }
+                    self.max_queue.map_or(Millis::MAX, |max| queue_wait(max, self.window, number));
+                Algorithm::LeakyBucket { max_wait: max_wait.min(queue) }
             }
             other => other,
         };
@@ -129,8 +130,8 @@ impl TooManyUnits {
 /// counts units.
 fn counted_millis(quota: &Quota) -> Option<u64> {
     match quota.algorithm {
-        Algorithm::TokenBucket => Some(quota.window),
-        Algorithm::LeakyBucket { max_wait } => Some(quota.window.max(max_wait.into())),
+        Algorithm::TokenBucket => Some(quota.window.as_ms()),
+        Algorithm::LeakyBucket { max_wait } => Some(quota.window.max(max_wait).as_ms()),
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::FixedWindow
@@ -140,12 +141,14 @@ fn counted_millis(quota: &Quota) -> Option<u64> {
     }
 }
 
-/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last one if all
+/// The `max_wait` that lets at most `max` requests wait: the delay of the last one if all
 /// arrive at once, right after another request. It is rounded up, so that the last one fits. Above
 /// a rate of one request per ms it is rounded down, because a spare ms would let several more wait.
-fn queue_wait(max: u32, window: u64, number: u64) -> u64 {
-    let slots = u64::from(max).saturating_mul(window);
-    if number <= window { slots.div_ceil(number) } else { slots / number }
+fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
+    // In units of `1 / number` ms.
+    let slots = window.saturating_mul(max.into()).as_ms();
+    let wait = if number <= window.as_ms() { slots.div_ceil(number) } else { slots / number };
+    Millis::from_ms(wait)
 }
 
 /// Reports a quota that could not be counted exactly, and notes a large log.
@@ -163,7 +166,7 @@ fn check_precision(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
 /// Reports a log whose window is too long, and notes one that may grow large.
 fn check_log(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
     let fits = quota.window <= sliding_log::MAX_WINDOW;
-    let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
+    let longest = format!("at most {}h", sliding_log::MAX_WINDOW / Millis::from_mins(60));
     section.at("window").ensure(fits, "too long for sliding_log", &longest);
     if quota.limit > LARGE_LOG {
         let what = format!("`{}` with sliding_log: up to 8 bytes per unit and key", quota.limit);
@@ -172,12 +175,13 @@ fn check_log(section: &Section<'_>, at: &Section<'_>, quota: &Quota) {
     }
 }
 
-fn divides(window: u64, resolution: u32) -> bool {
-    (1..=MAX_RESOLUTION).contains(&resolution) && window.is_multiple_of(u64::from(resolution))
+fn divides(window: Millis, resolution: u32) -> bool {
+    (1..=MAX_RESOLUTION).contains(&resolution)
+        && window.as_ms().is_multiple_of(u64::from(resolution))
 }
 
 /// The nearest valid resolutions, as a fault lists them.
-fn valid_resolutions(window: u64, resolution: u32) -> String {
+fn valid_resolutions(window: Millis, resolution: u32) -> String {
     let mut below = (1..resolution.min(MAX_RESOLUTION + 1)).rev();
     let mut above = resolution.saturating_add(1)..=MAX_RESOLUTION;
     let below = below.find(|&k| divides(window, k));

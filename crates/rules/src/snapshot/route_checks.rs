@@ -91,7 +91,7 @@ pub(super) fn check_delays(
         let waits = tiers
             .chain(plans)
             .chain([&policy.limit])
-            .map(|limit| u64::from(limit.algorithm().max_wait()));
+            .map(|limit| limit.algorithm().max_wait().as_ms());
         let longest = waits.max().unwrap_or(0);
         let limit = section.root().at("limits").entry(name);
         let is_known = section.can_read(&["request_timeout", "name"])

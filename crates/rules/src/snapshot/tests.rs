@@ -23,7 +23,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tidegate_config as config;
-use tidegate_limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_UNITS, leaky_bucket};
+use tidegate_limit::{Algorithm, MAX_QUOTA_MILLIS, MAX_UNITS, Millis, leaky_bucket};
 
 use super::{Action, Secrets, Snapshot};
 
@@ -75,7 +75,7 @@ fn a_valid_configuration_compiles() {
     let names: Vec<&str> = snapshot.routes.iter().map(|route| &*route.name).collect();
     assert_eq!(names, ["a", "b"]);
     let limit = &snapshot.routes[0].limits[0].limit;
-    assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window()), (0, 5, 2000));
+    assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window().as_ms()), (0, 5, 2000));
     let Action::Upstream(upstream) = &snapshot.routes[1].action else { panic!("no upstream") };
     assert_eq!(&*upstream.name, "hello");
     assert_eq!(snapshot.identity.ipv6_prefix, 64);
@@ -109,7 +109,7 @@ fn every_algorithm_has_its_own_fingerprint() {
     for name in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
         let limit = of(&format!("{{algorithm: {name}, quota: 5, window: 10s}}"));
         assert_eq!(limit.algorithm().tag(), name);
-        let whole = limit.quota.sub_window() == 10_000;
+        let whole = limit.quota.sub_window().as_ms() == 10_000;
         assert_eq!(whole, name != "sliding_window");
         assert!(fingerprints.insert(limit.identity.fingerprint()));
     }
@@ -137,9 +137,13 @@ fn max_queue_bounds_the_number_of_slots() {
     }
     let fast = of("quota: 10000, window: 1s, max_queue: 25");
     assert_eq!(leaky_bucket::capacity(&fast), 20 + 1, "rounded down to whole ms");
-    assert_eq!(of("quota: 5, window: 10s").algorithm.max_wait(), 10_000, "as long as the window");
+    assert_eq!(
+        of("quota: 5, window: 10s").algorithm.max_wait().as_ms(),
+        10_000,
+        "as long as the window"
+    );
     let quota = of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100");
-    assert_eq!(quota.algorithm.max_wait(), 3_000);
+    assert_eq!(quota.algorithm.max_wait().as_ms(), 3_000);
 }
 
 #[test]
@@ -445,7 +449,7 @@ proptest! {
         quota in prop_oneof![0..10u64, any::<u32>().prop_map(u64::from), 1..=MAX_UNITS, any::<u64>()],
         window in prop_oneof![0..100u64, 0..=8784 * 3_600_000u64],
         resolution in proptest::option::of(prop_oneof![0..70u32, any::<u32>()]),
-        algorithm in prop::sample::select(Algorithm::all(1, 0).map(Algorithm::tag).to_vec()),
+        algorithm in prop::sample::select(Algorithm::all(1, Millis::ZERO).map(Algorithm::tag).to_vec()),
     ) {
         let resolution = match resolution.filter(|_| algorithm == "sliding_window") {
             Some(resolution) => format!(", resolution: {resolution}"),
@@ -459,10 +463,10 @@ proptest! {
         }
         if let Some(Ok(snapshot)) = loaded.ok().map(|loaded| Snapshot::compile(&loaded, Secrets::Unread)) {
             let quota = snapshot.limits[0].limit.quota;
-            prop_assert!(quota.limit > 0 && quota.sub_window() > 0);
-            prop_assert_eq!(quota.sub_window() * u64::from(quota.algorithm.resolution()), window);
+            prop_assert!(quota.limit > 0 && !quota.sub_window().is_zero());
+            prop_assert_eq!((quota.sub_window() * u64::from(quota.algorithm.resolution())).as_ms(), window);
             prop_assert!(quota.limit <= quota.algorithm.max_units());
-            let product = u128::from(quota.limit) * u128::from(quota.window);
+            let product = u128::from(quota.limit) * u128::from(quota.window.as_ms());
             let is_bucket = algorithm.ends_with("bucket");
             prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS) || !is_bucket);
         }

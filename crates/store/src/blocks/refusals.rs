@@ -42,7 +42,7 @@ impl RefusalCounts {
         if shard.len() >= MAX_PER_SHARD && !shard.contains_key(&record) {
             return 1;
         }
-        let ends = monotonic.saturating_add(limit.quota.window);
+        let ends = monotonic.after(limit.quota.window);
         let caller = match shard.entry(record) {
             Entry::Occupied(caller) => caller.into_mut(),
             Entry::Vacant(vacant) => {
@@ -111,7 +111,7 @@ impl RefusalCounts {
 mod tests {
     use tidegate_base::time::StoreTime;
     use tidegate_charge::{DecisionSource, LimitIdentity};
-    use tidegate_limit::{Algorithm, Decision, Quota};
+    use tidegate_limit::{Algorithm, Decision, Millis, Quota};
 
     use super::*;
 
@@ -122,7 +122,11 @@ mod tests {
     }
 
     fn limit() -> Arc<Limit> {
-        let quota = Quota::new(4, 10_000, Algorithm::Block { duration: 60_000 });
+        let quota = Quota::new(
+            4,
+            Millis::from_secs(10),
+            Algorithm::Block { duration: Millis::from_secs(60) },
+        );
         Arc::new(Limit::new(LimitIdentity::new("login~block", 1), quota))
     }
 
@@ -134,7 +138,7 @@ mod tests {
             used,
             reset_at: NOW + 5_000,
             retry_at: None,
-            wait: 0,
+            wait: Millis::ZERO,
         };
         StoreDecision::new(decision, NOW, DecisionSource::Store)
     }

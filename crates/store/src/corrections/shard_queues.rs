@@ -53,7 +53,7 @@ impl PendingCorrection {
 
     /// True if the charge no longer counts, so that the correction has no effect.
     fn is_expired(&self, monotonic: MonotonicTime) -> bool {
-        self.pushed_at.saturating_add(self.limit.quota.correction_window()) <= monotonic
+        self.pushed_at.after(self.limit.quota.correction_window()) <= monotonic
     }
 
     /// Merges another correction of the same record and time into this one. Returns false if they

@@ -1,6 +1,6 @@
 //! The effect of each outcome on a batch, and on the counts.
 
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::LimitIdentity;
 use tidegate_limit::{Algorithm, Quota};
 
@@ -9,7 +9,7 @@ use super::*;
 fn pending(reason: CorrectionReason, key: u128) -> PendingCorrection {
     let limit = Limit::new(
         LimitIdentity::new("corrected", 7),
-        Quota::new(100, 60_000, Algorithm::FixedWindow),
+        Quota::new(100, Millis::from_secs(60), Algorithm::FixedWindow),
     );
     PendingCorrection {
         limit: Arc::new(limit),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::{Key, LeaseSize, LimitIdentity};
 use tidegate_limit::{Algorithm, AlgorithmState, Quota};
 
@@ -16,7 +16,10 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 fn limit_of(quota: u64) -> Arc<Limit> {
     Arc::new(Limit {
         cost: 6,
-        ..Limit::new(LimitIdentity::new("refused", 7), Quota::sliding(quota, 60_000, 6))
+        ..Limit::new(
+            LimitIdentity::new("refused", 7),
+            Quota::sliding(quota, Millis::from_secs(60), 6),
+        )
     })
 }
 
@@ -28,7 +31,7 @@ fn refusal(limit: u64, used: u64, retry_at: StoreTime) -> Decision {
         used,
         reset_at: retry_at,
         retry_at: Some(retry_at),
-        wait: 0,
+        wait: Millis::ZERO,
     }
 }
 
@@ -332,9 +335,9 @@ proptest! {
         phases in (0_u64..1_000, 0_u64..1_000),
         delays in (0_u64..400_000, 0_u64..400_000),
         lookups in prop::collection::vec(0_u64..30_000_000, 1..20),
-        algorithm in prop::sample::select(Algorithm::all(1, 5_000).to_vec()),
+        algorithm in prop::sample::select(Algorithm::all(1, Millis::from_secs(5)).to_vec()),
     ) {
-        let quota = Quota::new(6, 12_000, algorithm);
+        let quota = Quota::new(6, Millis::from_secs(12), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit_of(6)) });
         let (store_time, monotonic) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
         let (mut state, mut t) = (AlgorithmState::fresh(algorithm), 0);

@@ -94,6 +94,8 @@ fn share(decision: &Decision) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_base::time::Millis;
+
     use super::*;
 
     fn decision(used: u64, limit: u64) -> Decision {
@@ -104,7 +106,7 @@ mod tests {
             used,
             reset_at: StoreTime::ZERO,
             retry_at: None,
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 

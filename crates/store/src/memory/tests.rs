@@ -11,7 +11,7 @@ use std::sync::{
 
 use proptest::prelude::*;
 use tidegate_base::mix::SplitMix;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_charge::LimitIdentity;
 use tidegate_limit::Quota;
 
@@ -20,7 +20,10 @@ use super::*;
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
 fn limit(name: &str, quota: u64) -> Arc<Limit> {
-    Arc::new(Limit::new(LimitIdentity::new(name, 7), Quota::sliding(quota, 60_000, 6)))
+    Arc::new(Limit::new(
+        LimitIdentity::new(name, 7),
+        Quota::sliding(quota, Millis::from_secs(60), 6),
+    ))
 }
 
 fn charge(limit: &Arc<Limit>, key: u128) -> Charge<'_> {

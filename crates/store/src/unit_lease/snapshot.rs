@@ -1,6 +1,6 @@
 //! The store's last reply, for the response headers of requests that are decided here.
 
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_limit::{Decision, Quota};
 
 /// The store's last reply about the units of a lease.
@@ -62,7 +62,7 @@ impl LeaseCharge {
             used: limit - remaining,
             reset_at: self.reset_at,
             retry_at: None,
-            wait: 0,
+            wait: Millis::ZERO,
         }
     }
 }
@@ -99,13 +99,18 @@ mod tests {
 
     #[test]
     fn remaining_is_the_sum_of_the_store_and_the_lease() {
-        let decision = SNAPSHOT
-            .charge(MonotonicTime::from_ms(310), 7)
-            .decision(&Quota::sliding(100, 3_000, 6));
+        let decision = SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::sliding(
+            100,
+            Millis::from_secs(3),
+            6,
+        ));
         assert_eq!((decision.remaining, decision.used, decision.limit), (47, 53, 100));
         assert_eq!((decision.admitted, decision.reset_at), (true, SNAPSHOT.reset_at));
-        let lowered =
-            SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::sliding(30, 3_000, 6));
+        let lowered = SNAPSHOT.charge(MonotonicTime::from_ms(310), 7).decision(&Quota::sliding(
+            30,
+            Millis::from_secs(3),
+            6,
+        ));
         assert_eq!((lowered.remaining, lowered.used), (30, 0));
     }
 }

@@ -8,7 +8,7 @@ mod returns;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
 use tidegate_limit::{Algorithm, Decision, Grant, Quota};
 use tidegate_redis::RedisFailure;
@@ -25,7 +25,7 @@ const KEY: Key = Key(7);
 fn limit(lease_size: LeaseSize) -> Arc<Limit> {
     Arc::new(Limit {
         lease_size,
-        ..Limit::new(LimitIdentity::new("test", 1), Quota::sliding(100, 6_000, 6))
+        ..Limit::new(LimitIdentity::new("test", 1), Quota::sliding(100, Millis::from_secs(6), 6))
     })
 }
 
@@ -121,7 +121,7 @@ fn reply(units: u64, remaining: u64, now_ms: u64) -> FetchReply {
         used: 100 - remaining,
         reset_at: START + 7_000,
         retry_at: (units == 0).then_some(START + 6_000),
-        wait: 0,
+        wait: Millis::ZERO,
     };
     let end = if units > 0 { (decided_at + 1).round_up(1_000) } else { StoreTime::ZERO };
     FetchReply {

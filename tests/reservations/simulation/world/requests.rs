@@ -61,7 +61,7 @@ impl World {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
                 window(taken.charged_at) == window(real)
             }
-            _ => taken.charged_at.periods_of(sub_window) == real.periods_of(sub_window),
+            _ => taken.charged_at.whole_periods(sub_window) == real.whole_periods(sub_window),
         };
         assert!(same, "spent at {real:?}, charged at {:?}", taken.charged_at);
     }

@@ -11,7 +11,7 @@ use tidegate_base::sensitive::is_sensitive_name;
 use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{DomainLimitConfig, FixedAnswer, RateLimitDomainConfig};
 use tidegate_identity::{DescriptorEntry, KeyPart, trim_text};
-use tidegate_limit::{Algorithm, Quota};
+use tidegate_limit::{Algorithm, Millis, Quota};
 
 use super::super::policy::LimitPolicy;
 use super::super::section::Section;
@@ -231,9 +231,9 @@ fn blocked(domain: &str, item: &DomainLimitConfig) -> Arc<Limit> {
         super::plain_text(&format!("{name}_{value}"))
     });
     let name = format!("{domain}:{}", values.collect::<Vec<_>>().join("."));
-    let window = 1_000;
+    let window = Millis::from_secs(1);
     let quota = Quota::new(0, window, Algorithm::FixedWindow);
-    Arc::new(Limit::new(LimitIdentity::new(name, window), quota))
+    Arc::new(Limit::new(LimitIdentity::new(name, window.as_ms()), quota))
 }
 
 /// The name of the entry that names the consumer.

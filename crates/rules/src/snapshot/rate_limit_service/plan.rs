@@ -11,7 +11,7 @@ use tidegate_envoy::rate_limit_service::{Permits, UnitWindow};
 use tidegate_identity::{
     DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
 };
-use tidegate_limit::{Algorithm, MAX_UNITS, Quota};
+use tidegate_limit::{Algorithm, MAX_UNITS, Millis, Quota};
 
 use super::hits::{Counting, Hits};
 use super::named::RuleEffect;
@@ -293,7 +293,11 @@ impl RateLimitDomain {
         let limit = Arc::new(Limit {
             // Windows of another length are counted in another record.
             identity: LimitIdentity::new(requested.name(), window),
-            quota: Quota::new(own.requests_per_unit.into(), window, Algorithm::FixedWindow),
+            quota: Quota::new(
+                own.requests_per_unit.into(),
+                Millis::from_ms(window),
+                Algorithm::FixedWindow,
+            ),
             ..Limit::clone(requested)
         });
         if own.requests_per_unit == 0 {

@@ -16,7 +16,7 @@ use tidegate_config::{
     Duration, LimitConfig, WindowConfig,
 };
 use tidegate_identity::{DescriptorEntry, KeyPart};
-use tidegate_limit::{Algorithm, Quota};
+use tidegate_limit::{Algorithm, Millis, Quota};
 
 use super::super::limits::{self, NamedLimit};
 use super::super::policy::LimitPolicy;
@@ -215,7 +215,7 @@ impl TreeCompiler<'_> {
             Some(DescriptorQuota { requests: 0, .. }) if !enforce => NodeLimit::Unlimited,
             Some(DescriptorQuota { requests: 0, window }) => {
                 let identity = LimitIdentity::new(self.name(&place.path), window);
-                let quota = Quota::new(0, window, Algorithm::FixedWindow);
+                let quota = Quota::new(0, Millis::from_ms(window), Algorithm::FixedWindow);
                 NodeLimit::Blocked(Arc::new(Limit::new(identity, quota)))
             }
             Some(quota) => NodeLimit::Counted(self.counted(quota, enforce, place)),

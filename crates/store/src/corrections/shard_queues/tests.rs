@@ -1,15 +1,18 @@
 //! Order, capacity, and the ends of batches.
 
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::LimitIdentity;
 use tidegate_limit::{Algorithm, Quota};
 
 use super::*;
 
-const LEAKY_BUCKET: Algorithm = Algorithm::LeakyBucket { max_wait: 5_000 };
+const LEAKY_BUCKET: Algorithm = Algorithm::LeakyBucket { max_wait: Millis::from_secs(5) };
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(LimitIdentity::new("corrected", 7), Quota::new(100, 1_000, algorithm)))
+    Arc::new(Limit::new(
+        LimitIdentity::new("corrected", 7),
+        Quota::new(100, Millis::from_secs(1), algorithm),
+    ))
 }
 
 fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {

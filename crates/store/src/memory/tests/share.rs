@@ -12,7 +12,11 @@ fn shares_are_rounded_up() {
 
 /// The algorithm at `at` in [`Algorithm::all`].
 fn sized(at: usize, quota: u64, max_wait: u32) -> Arc<Limit> {
-    let quota = Quota::new(quota, 6_000, Algorithm::all(6, max_wait)[at]);
+    let quota = Quota::new(
+        quota,
+        Millis::from_secs(6),
+        Algorithm::all(6, Millis::from_ms(max_wait.into()))[at],
+    );
     Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) })
 }
 
@@ -34,7 +38,7 @@ proptest! {
         let whole = MemoryStore::new(10).charge(&charges, NOW);
         let share = MemoryStore::new(10).charge_share(&charges, NOW, gateways);
         prop_assert_eq!(share.admitted, whole.admitted);
-        prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.algorithm().max_wait()));
+        prop_assert!(share.decided(0).unwrap().decision.wait <= limit.algorithm().max_wait());
     }
 
     /// The same for a request that charges one record twice, for two limits that count alike.
@@ -70,7 +74,7 @@ proptest! {
             let charges = [Charge { cost, ..charge(&limit, 1) }];
             let whole = MemoryStore::new(10).charge(&charges, now).admitted;
             let verdict = store.charge_share(&charges, now, gateways);
-            prop_assert!(verdict.decided(0).unwrap().decision.wait <= u64::from(limit.algorithm().max_wait()));
+            prop_assert!(verdict.decided(0).unwrap().decision.wait <= limit.algorithm().max_wait());
             if verdict.admitted {
                 continue;
             }
@@ -87,7 +91,11 @@ proptest! {
 /// Requests whose slots last longer than a share's `max_wait` are admitted at the share's rate.
 #[test]
 fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
-    let quota = Quota::new(6, 6_000, Algorithm::LeakyBucket { max_wait: 2_000 });
+    let quota = Quota::new(
+        6,
+        Millis::from_secs(6),
+        Algorithm::LeakyBucket { max_wait: Millis::from_secs(2) },
+    );
     let limit = Arc::new(Limit { quota, ..Limit::clone(&limit("a", 1)) });
     let store = MemoryStore::new(10);
     // A share of 2 in 6 s has a slot every 3 s: the last of a request's three slots begins 6 s

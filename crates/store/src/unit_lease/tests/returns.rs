@@ -1,6 +1,6 @@
 //! Return and discard of units.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::*;
 
@@ -17,7 +17,10 @@ fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u64, StoreTime)> {
 #[test]
 fn idle_units_are_returned_before_their_window_ends() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
-    let limit = Arc::new(Limit { quota: Quota::sliding(100, 60_000, 1), ..Limit::clone(&limit) });
+    let limit = Arc::new(Limit {
+        quota: Quota::sliding(100, Millis::from_secs(60), 1),
+        ..Limit::clone(&limit)
+    });
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(sweep(&registry, 100), []);
     assert_eq!(sweep(&registry, 600), []);
@@ -133,7 +136,11 @@ fn units_of_one_quota_are_not_spent_under_another() {
     stocked(&registry, &old, KEY, 5);
     let algorithm = Algorithm::SlidingWindow { resolution: 6, strict: true };
     let strict = Quota { algorithm, ..old.quota };
-    for quota in [Quota::sliding(10, 6_000, 6), Quota::sliding(101, 6_000, 6), strict] {
+    for quota in [
+        Quota::sliding(10, Millis::from_secs(6), 6),
+        Quota::sliding(101, Millis::from_secs(6), 6),
+        strict,
+    ] {
         let new = Arc::new(Limit { quota, ..Limit::clone(&old) });
         assert_eq!(LeaseKey::of(&new, KEY).record, LeaseKey::of(&old, KEY).record);
         assert_eq!(registry.take(&new, KEY, 1, ms(101)), None);
@@ -193,7 +200,10 @@ fn units_of_a_deleted_record_are_discarded() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     let other = stocked(&registry, &limit, Key(8), 5);
-    let raised = Arc::new(Limit { quota: Quota::sliding(200, 6_000, 6), ..Limit::clone(&limit) });
+    let raised = Arc::new(Limit {
+        quota: Quota::sliding(200, Millis::from_secs(6), 6),
+        ..Limit::clone(&limit)
+    });
     let other_quota = stocked(&registry, &raised, KEY, 4);
     registry.discard(LeaseKey::of(&limit, KEY).record);
     assert!(lease.take(1, 101).is_none() && other_quota.take(1, 101).is_none());
@@ -234,7 +244,10 @@ fn a_refunded_unit_can_be_spent_while_its_sub_window_lasts() {
 #[test]
 fn a_refund_after_the_idle_return_adds_one_unit() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
-    let limit = Arc::new(Limit { quota: Quota::sliding(100, 60_000, 1), ..Limit::clone(&limit) });
+    let limit = Arc::new(Limit {
+        quota: Quota::sliding(100, Millis::from_secs(60), 1),
+        ..Limit::clone(&limit)
+    });
     let lease = lease(&registry, &limit, KEY);
     let mut granted = reply(6, 50, 100);
     granted.grant.spendable_until = START + 60_000;
