@@ -1,7 +1,7 @@
 //! The decisions of all limits of one request.
 
 use smallvec::SmallVec;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_limit::Decision;
 
 /// The store that made a decision. Its charge must be adjusted there.
@@ -60,12 +60,12 @@ impl StoreDecision {
         Self { decision, at, source, block: BlockEffect::None }
     }
 
-    /// The time until the reset, in ms. Not shorter than until a refused request fits, although it
+    /// The time until the reset. Not shorter than until a refused request fits, although it
     /// may cost more than the last charged one, for which the reset is: a client that reads both
     /// must not come early.
-    pub fn time_to_reset(&self) -> u64 {
+    pub fn time_to_reset(&self) -> Millis {
         let retry_at = self.decision.retry_at.unwrap_or_default();
-        self.decision.reset_at.max(retry_at).saturating_sub(self.at)
+        self.decision.reset_at.max(retry_at).since(self.at)
     }
 
     /// The `charged_at` for a refund of this charge: the time of the decision or, for a leaky

@@ -300,7 +300,7 @@ fn draft_fields<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> (Strin
     for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
         let name = limit.name();
-        let seconds_to_reset = decided.time_to_reset().div_ceil(1000);
+        let seconds_to_reset = decided.time_to_reset().as_secs_rounded_up();
         // As in `Retry-After`.
         let seconds_to_reset = seconds_to_reset.max(u64::from(!decision.admitted));
         let comma = if policy.is_empty() { "" } else { ", " };

@@ -154,7 +154,7 @@ fn current_limit(limit: &Limit, quota: u64) -> CurrentLimit {
 }
 
 fn until_reset(decided: &StoreDecision) -> ProtoDuration {
-    duration(Millis::from_ms(decided.time_to_reset()))
+    duration(decided.time_to_reset())
 }
 
 fn duration(length: Millis) -> ProtoDuration {
