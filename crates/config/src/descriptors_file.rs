@@ -4,6 +4,7 @@
 
 use ahash::RandomState;
 use hashbrown::HashMap;
+use tidegate_base::time::Millis;
 use tidegate_identity::trim_text;
 use tidegate_vocabulary::RateLimitUnit;
 use tidegate_vocabulary::UnitWindow;
@@ -63,8 +64,8 @@ pub struct DescriptorRate {
 pub struct DescriptorQuota {
     /// The quota; 0 admits nothing.
     pub requests: u32,
-    /// The window in ms.
-    pub window: u64,
+    /// The window.
+    pub window: Millis,
 }
 
 const ROOT_KEYS: [&str; 2] = ["domain", "descriptors"];
@@ -221,7 +222,7 @@ impl DescriptorsReading<'_> {
         let count = self.number(entries, "unit_multiplier").unwrap_or(1);
         let text = unit.and_then(|entry| self.text(entry)).unwrap_or_default();
         let window =
-            RateLimitUnit::of_name(&text).and_then(|unit| UnitWindow { unit, count }.millis());
+            RateLimitUnit::of_name(&text).and_then(|unit| UnitWindow { unit, count }.length());
         let Some(window) = window else {
             let location = unit.unwrap_or(entry).location();
             let expected = "second, minute, hour, day, week, month or year, and at most 366 days";
@@ -351,11 +352,14 @@ descriptors:
             (&*first.key, &*first.value, &first.rate_limit),
             ("source_cluster", "proxy", &None)
         );
-        let quota = DescriptorQuota { requests: 1, window: 60_000 };
+        let quota = DescriptorQuota { requests: 1, window: Millis::from_mins(1) };
         assert_eq!(first.descriptors[0].rate_limit.as_ref().unwrap().quota, Some(quota));
         assert!(foo.shadow_mode && !foo.quota_mode && !foo.share_threshold);
         let rate = foo.rate_limit.as_ref().unwrap();
-        assert_eq!(rate.quota, Some(DescriptorQuota { requests: 2, window: 3 * 86_400_000 }));
+        assert_eq!(
+            rate.quota,
+            Some(DescriptorQuota { requests: 2, window: Millis::from_secs(3 * 86_400) })
+        );
         assert_eq!((&*rate.name, &rate.replaces[..]), ("a", &["b".to_owned()][..]));
         assert!(qux.share_threshold);
         assert_eq!(qux.rate_limit.as_ref().unwrap().quota, None);

@@ -20,10 +20,12 @@
 //! | `unit_window` | [`RateLimitUnit`], [`UnitWindow`]: windows as Envoy's rate limit service has them |
 //!
 //! ```
+//! use tidegate_base::time::Millis;
 //! use tidegate_vocabulary::{Encoding, UnitWindow};
 //!
 //! assert_eq!(serde_json::from_str::<Encoding>("\"zstd\"").unwrap(), Encoding::Zstd);
-//! assert_eq!(UnitWindow::of_millis(60_000).unwrap().unit.as_name(), "minute");
+//! let minute = UnitWindow::of_length(Millis::from_mins(1)).unwrap();
+//! assert_eq!(minute.unit.as_name(), "minute");
 //! ```
 
 mod access_field;

@@ -1,6 +1,7 @@
 //! The length of a window in units of the protocol.
 
 use prost::Enumeration;
+use tidegate_base::time::Millis;
 
 /// A window as a number of units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -11,10 +12,10 @@ pub struct UnitWindow {
     pub count: u32,
 }
 
-const SECOND: u64 = 1_000;
-const DAY: u64 = 86_400 * SECOND;
-/// The longest window of a limit, in ms.
-const MAX_WINDOW: u64 = 366 * DAY;
+const SECOND: Millis = Millis::from_secs(1);
+const DAY: Millis = days(1);
+/// The longest window of a limit.
+const MAX_WINDOW: Millis = days(366);
 
 /// `RateLimitResponse.RateLimit.Unit`, of which `envoy.type.v3.RateLimitUnit` has all but the week.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Enumeration)]
@@ -43,18 +44,18 @@ impl RateLimitUnit {
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// The length in ms; `None` of an unknown unit. As in envoyproxy/ratelimit, a month has 30 days
-    /// and a year 365.
-    pub fn millis(self) -> Option<u64> {
+    /// The length; `None` of an unknown unit. As in envoyproxy/ratelimit, a month has 30 days and a
+    /// year 365.
+    pub fn length(self) -> Option<Millis> {
         Some(match self {
             Self::Unknown => return None,
             Self::Second => SECOND,
-            Self::Minute => 60 * SECOND,
-            Self::Hour => 3_600 * SECOND,
+            Self::Minute => Millis::from_mins(1),
+            Self::Hour => Millis::from_mins(60),
             Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
+            Self::Week => days(7),
+            Self::Month => days(30),
+            Self::Year => days(365),
         })
     }
 
@@ -79,21 +80,25 @@ impl RateLimitUnit {
 }
 
 impl UnitWindow {
-    /// A window of `millis` in the largest units that divide it; `None` of a window that is no
+    /// A window of this length in the largest units that divide it; `None` of a window that is no
     /// whole number of seconds.
-    pub fn of_millis(millis: u64) -> Option<Self> {
+    pub fn of_length(length: Millis) -> Option<Self> {
         let units = RateLimitUnit::ALL.into_iter().rev();
-        units.filter_map(|unit| Some((unit, unit.millis()?))).find_map(|(unit, length)| {
-            let count = u32::try_from(millis / length).ok()?;
-            (count > 0 && millis.is_multiple_of(length)).then_some(Self { unit, count })
+        units.filter_map(|unit| Some((unit, unit.length()?))).find_map(|(unit, one)| {
+            let count = u32::try_from(length / one).ok()?;
+            (count > 0 && (length % one).is_zero()).then_some(Self { unit, count })
         })
     }
 
-    /// The length in ms; `None` without a unit, or of more than 366 days.
-    pub fn millis(self) -> Option<u64> {
-        let millis = self.unit.millis()?.checked_mul(self.count.into())?;
-        (1..=MAX_WINDOW).contains(&millis).then_some(millis)
+    /// The length; `None` without a unit, or of more than 366 days.
+    pub fn length(self) -> Option<Millis> {
+        let length = self.unit.length()?.saturating_mul(self.count.into());
+        (Millis::MILLISECOND..=MAX_WINDOW).contains(&length).then_some(length)
     }
+}
+
+const fn days(count: u64) -> Millis {
+    Millis::from_mins(24 * 60 * count)
 }
 
 #[cfg(test)]
@@ -104,25 +109,25 @@ mod tests {
 
     #[test]
     fn a_window_is_written_in_its_largest_unit() {
-        for (millis, unit, count) in [
-            (1_000, RateLimitUnit::Second, 1),
-            (90_000, RateLimitUnit::Second, 90),
-            (60_000, RateLimitUnit::Minute, 1),
-            (2 * 3_600_000, RateLimitUnit::Hour, 2),
+        for (length, unit, count) in [
+            (SECOND, RateLimitUnit::Second, 1),
+            (SECOND * 90, RateLimitUnit::Second, 90),
+            (SECOND * 60, RateLimitUnit::Minute, 1),
+            (SECOND * 2 * 3_600, RateLimitUnit::Hour, 2),
             (DAY, RateLimitUnit::Day, 1),
-            (14 * DAY, RateLimitUnit::Week, 2),
-            (30 * DAY, RateLimitUnit::Month, 1),
-            (365 * DAY, RateLimitUnit::Year, 1),
-            (366 * DAY, RateLimitUnit::Day, 366),
+            (days(14), RateLimitUnit::Week, 2),
+            (days(30), RateLimitUnit::Month, 1),
+            (days(365), RateLimitUnit::Year, 1),
+            (days(366), RateLimitUnit::Day, 366),
         ] {
-            assert_eq!(UnitWindow::of_millis(millis), Some(UnitWindow { unit, count }));
+            assert_eq!(UnitWindow::of_length(length), Some(UnitWindow { unit, count }));
         }
-        assert_eq!(UnitWindow::of_millis(500), None);
-        assert_eq!(UnitWindow::of_millis(1_500), None);
-        assert_eq!(UnitWindow::of_millis(0), None);
-        assert_eq!(UnitWindow { unit: RateLimitUnit::Unknown, count: 1 }.millis(), None);
-        assert_eq!(UnitWindow { unit: RateLimitUnit::Second, count: 0 }.millis(), None);
-        assert_eq!(UnitWindow { unit: RateLimitUnit::Year, count: u32::MAX }.millis(), None);
+        for millis in [500, 1_500, 0] {
+            assert_eq!(UnitWindow::of_length(Millis::from_ms(millis)), None);
+        }
+        assert_eq!(UnitWindow { unit: RateLimitUnit::Unknown, count: 1 }.length(), None);
+        assert_eq!(UnitWindow { unit: RateLimitUnit::Second, count: 0 }.length(), None);
+        assert_eq!(UnitWindow { unit: RateLimitUnit::Year, count: u32::MAX }.length(), None);
     }
 
     #[test]
@@ -137,8 +142,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_units_have_the_length_of_the_window(seconds in 1..10_000_000_u64) {
-            let window = UnitWindow::of_millis(seconds * 1_000).unwrap();
-            prop_assert_eq!(window.millis(), Some(seconds * 1_000));
+            let length = Millis::from_secs(seconds);
+            let window = UnitWindow::of_length(length).unwrap();
+            prop_assert_eq!(window.length(), Some(length));
         }
     }
 }

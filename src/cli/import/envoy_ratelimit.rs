@@ -137,7 +137,7 @@ impl NativeDomain {
         }
         let name = self.free_name(path, rate);
         let counted = path.iter().filter(|node| !is_shared(node));
-        let window = Duration::from_millis(quota.window);
+        let window = Duration::from_millis(quota.window.as_ms());
         let key = counted.map(|node| node.key.clone()).collect();
         self.limits.push(ImportedLimit { name, key, quota: quota.requests, window, enforce });
     }

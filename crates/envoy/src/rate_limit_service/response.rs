@@ -143,7 +143,7 @@ pub fn metadata(
 
 fn current_limit(limit: &Limit, quota: u64) -> CurrentLimit {
     let is_timed = limit.algorithm().is_predictable() && limit.algorithm().calendar().is_none();
-    let window = UnitWindow::of_millis(limit.quota.window.as_ms()).filter(|_| is_timed);
+    let window = UnitWindow::of_length(limit.quota.window).filter(|_| is_timed);
     let multiplier = window.map(|window| window.count).filter(|count| *count > 1);
     CurrentLimit {
         requests_per_unit: clamp(quota),

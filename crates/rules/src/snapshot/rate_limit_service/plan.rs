@@ -11,7 +11,7 @@ use tidegate_envoy::rate_limit_service::{Permits, UnitWindow};
 use tidegate_identity::{
     DescriptorEntry, OwnedConsumer, Subject, descriptor_key, descriptor_values_key,
 };
-use tidegate_limit::{Algorithm, MAX_UNITS, Millis, Quota};
+use tidegate_limit::{Algorithm, MAX_UNITS, Quota};
 
 use super::hits::{Counting, Hits};
 use super::named::RuleEffect;
@@ -286,18 +286,14 @@ impl RateLimitDomain {
     ) -> Result<(PlannedCharges, DescriptorRule), UnreadableCall> {
         let count = own.unit_multiplier.map_or(1, |own| own.value);
         let window = RateLimitUnit::try_from(own.unit).ok();
-        let window = window.and_then(|unit| UnitWindow { unit, count }.millis());
+        let window = window.and_then(|unit| UnitWindow { unit, count }.length());
         let unreadable = UnreadableCall::Unit { descriptor: index, unit: own.unit, count };
         let window = window.ok_or(unreadable)?;
         let requested = &self.limits[self.requested].limit;
         let limit = Arc::new(Limit {
             // Windows of another length are counted in another record.
-            identity: LimitIdentity::new(requested.name(), window),
-            quota: Quota::new(
-                own.requests_per_unit.into(),
-                Millis::from_ms(window),
-                Algorithm::FixedWindow,
-            ),
+            identity: LimitIdentity::new(requested.name(), window.as_ms()),
+            quota: Quota::new(own.requests_per_unit.into(), window, Algorithm::FixedWindow),
             ..Limit::clone(requested)
         });
         if own.requests_per_unit == 0 {

@@ -16,7 +16,7 @@ use tidegate_config::{
     Duration, LimitConfig, WindowConfig,
 };
 use tidegate_identity::{DescriptorEntry, KeyPart};
-use tidegate_limit::{Algorithm, Millis, Quota};
+use tidegate_limit::{Algorithm, Quota};
 
 use super::super::limits::{self, NamedLimit};
 use super::super::policy::LimitPolicy;
@@ -214,8 +214,8 @@ impl TreeCompiler<'_> {
             None => NodeLimit::Unlimited,
             Some(DescriptorQuota { requests: 0, .. }) if !enforce => NodeLimit::Unlimited,
             Some(DescriptorQuota { requests: 0, window }) => {
-                let identity = LimitIdentity::new(self.name(&place.path), window);
-                let quota = Quota::new(0, Millis::from_ms(window), Algorithm::FixedWindow);
+                let identity = LimitIdentity::new(self.name(&place.path), window.as_ms());
+                let quota = Quota::new(0, window, Algorithm::FixedWindow);
                 NodeLimit::Blocked(Arc::new(Limit::new(identity, quota)))
             }
             Some(quota) => NodeLimit::Counted(self.counted(quota, enforce, place)),
@@ -254,7 +254,7 @@ impl TreeCompiler<'_> {
 
 /// The limit of a quota of envoyproxy/ratelimit, as a configuration has it.
 pub(crate) fn limit_of(quota: DescriptorQuota, enforce: bool, key: Vec<KeyPart>) -> LimitConfig {
-    let window = WindowConfig::Length(Duration::from_millis(quota.window));
+    let window = WindowConfig::Length(Duration::from_millis(quota.window.as_ms()));
     LimitConfig {
         algorithm: AlgorithmConfig::FixedWindow,
         key,
