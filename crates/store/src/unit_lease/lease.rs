@@ -352,7 +352,7 @@ impl<W: LeaseWaiter> Lease<W> {
             remaining: decision.remaining,
             reset_at: decision.reset_at,
             charged_at: *now,
-            offset: now.as_unix_ms().wrapping_sub(received.as_ms()),
+            received: *received,
         };
         let fetch = self.fetch.take();
         let arrivals = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));

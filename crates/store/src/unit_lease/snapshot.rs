@@ -15,17 +15,17 @@ pub struct LeaseSnapshot {
     pub reset_at: StoreTime,
     /// The time of the decision, in ms by the store's clock.
     pub charged_at: StoreTime,
-    /// The store's time minus the monotonic time (modulo 2^64), too small by the delay of the
-    /// reply.
-    pub offset: u64,
+    /// The monotonic time at which the reply was received: later than the decision by the delay of
+    /// the reply.
+    pub received: MonotonicTime,
 }
 
 impl LeaseSnapshot {
     /// The store's time at `monotonic`, or slightly earlier: never before the charge, and inside
     /// the sub-window.
     pub fn now(&self, monotonic: MonotonicTime) -> StoreTime {
-        let now = StoreTime::from_unix_ms(monotonic.as_ms().wrapping_add(self.offset));
-        now.max(self.charged_at).min(self.end.minus_ms(1))
+        let now = self.charged_at.after(monotonic.since(self.received));
+        now.min(self.end.before(Millis::MILLISECOND))
     }
 
     /// A charge at `monotonic` that leaves `left` units in the lease.
@@ -76,7 +76,7 @@ mod tests {
         remaining: 40,
         reset_at: StoreTime::from_unix_ms(1_003_000),
         charged_at: StoreTime::from_unix_ms(1_000_100),
-        offset: 999_800,
+        received: MonotonicTime::from_ms(300),
     };
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(SNAPSHOT.now(MonotonicTime::ZERO), StoreTime::from_unix_ms(1_000_100));
         assert_eq!(SNAPSHOT.now(MonotonicTime::from_ms(900)), StoreTime::from_unix_ms(1_000_499));
         let behind = LeaseSnapshot {
-            offset: 5_u64.wrapping_neg(),
+            received: MonotonicTime::from_ms(5),
             charged_at: StoreTime::ZERO,
             end: StoreTime::from_unix_ms(100),
             ..SNAPSHOT
