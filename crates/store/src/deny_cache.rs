@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::{Charge, Limit};
 use tidegate_limit::Decision;
 
@@ -41,11 +41,11 @@ const SETS_PER_SHARD: usize = 256;
 /// Number of entries in a set.
 const WAYS: usize = 4;
 
-/// Time for which a new denial is trusted, in ms. An idle gateway returns its unspent units
-/// earlier, after [`super::unit_lease::IDLE_TIMEOUT`].
-pub const INITIAL_TRUST: u64 = 2_000;
+/// Time for which a new denial is trusted. An idle gateway returns its unspent units earlier, after
+/// [`super::unit_lease::IDLE_TIMEOUT`].
+pub const INITIAL_TRUST: Millis = Millis::from_secs(2);
 
-/// The times of a call to the store. Monotonic times are in ms of
+/// The times of a call to the store. Monotonic times are those of
 /// [`tidegate_system::clock::Clock::monotonic`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReplyTiming {
@@ -53,7 +53,7 @@ pub struct ReplyTiming {
     pub sent: MonotonicTime,
     /// The monotonic time at which the reply was received.
     pub received: MonotonicTime,
-    /// The time of the decision, in ms by the store's clock.
+    /// The time of the decision, by the store's clock.
     pub decided_at: StoreTime,
 }
 
@@ -62,7 +62,7 @@ pub struct ReplyTiming {
 pub struct Denial {
     /// The store's decision.
     pub decision: Decision,
-    /// The store's current time in ms, or slightly less.
+    /// The store's current time, or slightly earlier.
     pub now: StoreTime,
 }
 
@@ -113,11 +113,11 @@ struct DenyEntry {
     expires: MonotonicTime,
     /// The first ms at which the store is called again; at most `expires`.
     trusted_until: MonotonicTime,
-    /// Time for which it is trusted after its call was sent, in ms.
-    trust: u64,
+    /// Time for which it is trusted after its call was sent.
+    trust: Millis,
     /// The monotonic time at which the reply was received.
     received: MonotonicTime,
-    /// The store's time of the decision, in ms.
+    /// The store's time of the decision.
     decided_at: StoreTime,
     decision: Decision,
     cost: u64,
@@ -136,9 +136,9 @@ impl DenyEntry {
         debug_assert!(self.cost > 0, "a cost of 0 is always admitted");
     }
 
-    /// Time for which the denial that replaces this one is trusted, in ms: doubled if it repeats
-    /// this one.
-    fn next_trust(&self, timing: &ReplyTiming) -> u64 {
+    /// Time for which the denial that replaces this one is trusted: doubled if it repeats this
+    /// one.
+    fn next_trust(&self, timing: &ReplyTiming) -> Millis {
         let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.decided_at);
         if is_past {
             INITIAL_TRUST
@@ -175,9 +175,9 @@ impl DenyCache {
     /// It replaces the previous denial of the same record, quota and cost.
     pub fn insert(&self, charge: &Charge<'_>, decision: &Decision, timing: ReplyTiming) {
         let wait =
-            decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(timing.decided_at));
+            decision.retry_at.map_or(Millis::ZERO, |retry_at| retry_at.since(timing.decided_at));
         // 1 ms less, because the store's ms and this process's do not begin at the same time.
-        let expires = timing.sent.saturating_add(wait.saturating_sub(1));
+        let expires = timing.sent.after(wait.saturating_sub(Millis::MILLISECOND));
         if decision.admitted || !Self::is_cacheable(charge.limit) || expires <= timing.received {
             return;
         }
@@ -197,11 +197,11 @@ impl DenyCache {
         let trust = if charge.cost > charge.limit.cost {
             // Another gateway may admit a cheaper request, which moves the reset and this retry
             // time.
-            0
+            Millis::ZERO
         } else {
             repeated.map_or(INITIAL_TRUST, |entry| entry.next_trust(&timing))
         };
-        let trusted_until = expires.min(timing.sent.saturating_add(trust));
+        let trusted_until = expires.min(timing.sent.after(trust));
         let entry = DenyEntry {
             quota_id: id.quota_id,
             expires,
@@ -323,7 +323,8 @@ impl CacheSet {
     /// The way to replace: an expired one, or else the way that expires first.
     fn victim(&self, monotonic: MonotonicTime) -> usize {
         let left = |&way: &usize| {
-            self.entries[way].as_ref().map_or(0, |entry| entry.expires.saturating_sub(monotonic))
+            let entry = self.entries[way].as_ref();
+            entry.map_or(Millis::ZERO, |entry| entry.expires.since(monotonic))
         };
         (0..WAYS).min_by_key(left).unwrap_or(0)
     }
@@ -346,7 +347,7 @@ impl CacheSet {
             }
             let retry_at = entry.decision.retry_at.filter(|_| !is_above_quota);
             let decision = Decision { retry_at, ..entry.decision };
-            let since = monotonic.saturating_sub(entry.received).saturating_sub(1);
+            let since = monotonic.since(entry.received).saturating_sub(Millis::MILLISECOND);
             Some(Denial { decision, now: entry.decided_at + since })
         };
         (0..WAYS).find_map(denial)

@@ -58,8 +58,8 @@ impl StoreHandle {
         Self { store: Arc::clone(store), counts, redis }
     }
 
-    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time in
-    /// ms; Redis reads its own clock. Without Redis it never waits.
+    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time;
+    /// Redis reads its own clock. Without Redis it never waits.
     ///
     /// # Errors
     ///
@@ -246,8 +246,7 @@ impl StoreHandle {
     }
 
     /// Adjusts charges where they were made: in memory at once, and in Redis through a queue that
-    /// keeps the order of these calls over all workers. Never waits. `now` is the gateway's time in
-    /// ms.
+    /// keeps the order of these calls over all workers. Never waits. `now` is the gateway's time.
     pub fn adjust_in_background(
         &self,
         corrections: impl IntoIterator<Item = Correction>,

@@ -26,7 +26,7 @@ async fn exhaust(gateway: &LeaseGateway, limit: &Arc<Limit>) -> StoreTime {
 
 /// Number of revalidating calls within `wait` ms: at a refusal's age of 2 s, 6 s, 14 s, and so on.
 fn revalidations(wait: u64) -> u64 {
-    (1..64).take_while(|n| INITIAL_TRUST * ((1 << n) - 1) < wait).count() as u64
+    (1..64).take_while(|n| INITIAL_TRUST.as_ms() * ((1 << n) - 1) < wait).count() as u64
 }
 
 #[tokio::test]

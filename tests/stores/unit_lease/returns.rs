@@ -137,7 +137,7 @@ async fn a_refused_caller_is_admitted_after_another_gateway_returns_units() {
     let refused = here.charge_one(&limit).await;
     assert!(!refused.admitted);
     let calls_before = calls(&redis);
-    clock.set(NOW + INITIAL_TRUST - 1);
+    clock.set(NOW + INITIAL_TRUST - Millis::MILLISECOND);
     assert_eq!(here.charge_one(&limit).await.retry_at, refused.retry_at, "the cached refusal");
     assert_eq!(calls(&redis), calls_before, "the refusal is cached");
     return_idle(&other, &clock).await;

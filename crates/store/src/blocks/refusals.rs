@@ -92,8 +92,8 @@ impl RefusalCounts {
             shard.remove(&record);
         } else if let Some(caller) = shard.get_mut(&record) {
             caller.sent = counted.decision.used;
-            let left = counted.decision.reset_at.saturating_sub(counted.at);
-            caller.ends = received.saturating_add(left);
+            let left = counted.decision.reset_at.since(counted.at);
+            caller.ends = received.after(left);
         }
     }
 

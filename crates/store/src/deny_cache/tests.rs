@@ -115,9 +115,9 @@ fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
     for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Units(10)] {
         let limit = Arc::new(Limit { lease_size, ..Limit::clone(&limit_of(10)) });
         cache.insert(&charge(&limit, 1, 1), &denial, at(5));
-        let found = cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST - 1)).unwrap();
+        let found = cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST.as_ms() - 1)).unwrap();
         assert_eq!(found.decision, denial);
-        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST)), None);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST.as_ms())), None);
         let short = refusal(10, 10, NOW + 500);
         cache.insert(&charge(&limit, 1, 1), &short, at(0));
         assert_eq!(cache.get(&charge(&limit, 1, 1), ms(499)), None);
@@ -133,12 +133,12 @@ fn a_stale_denial_lasts_until_its_retry_time() {
     let denial = refusal(10, 10, NOW + 60_000);
     assert_eq!(cache.get_stale(&charge, ms(0)), None);
     cache.insert(&charge, &denial, at(0));
-    assert_eq!(cache.get(&charge, ms(INITIAL_TRUST)), None);
+    assert_eq!(cache.get(&charge, ms(INITIAL_TRUST.as_ms())), None);
     let stale = cache.get_stale(&charge, ms(59_998)).unwrap();
     assert_eq!(stale, Denial { decision: denial, now: NOW + 59_997 });
     assert_eq!(cache.get_stale(&charge, ms(59_999)), None);
     cache.remove(record_id(&limit, Key(1)));
-    assert_eq!(cache.get_stale(&charge, ms(INITIAL_TRUST)), None);
+    assert_eq!(cache.get_stale(&charge, ms(INITIAL_TRUST.as_ms())), None);
 }
 
 /// A cheaper request may be admitted elsewhere, which moves the reset and the retry time.
@@ -161,7 +161,8 @@ fn each_repetition_is_trusted_for_twice_as_long() {
     let charge = charge(&limit, 1, 1);
     let until = |retry_at| refusal(10, 10, retry_at);
     let long = until(NOW + 3_600_000);
-    let holds = |sent: u64, trust: u64| {
+    let holds = |sent: u64, trust: Millis| {
+        let trust = trust.as_ms();
         assert!(cache.get(&charge, ms(sent + trust - 1)).is_some());
         assert_eq!(cache.get(&charge, ms(sent + trust)), None);
         sent + trust
@@ -172,13 +173,13 @@ fn each_repetition_is_trusted_for_twice_as_long() {
     let mut sent = holds(3, INITIAL_TRUST);
     for times in [2, 4, 8] {
         cache.insert(&charge, &long, at(sent));
-        sent = holds(sent, times * INITIAL_TRUST);
+        sent = holds(sent, INITIAL_TRUST * times);
     }
     cache.remove(record_id(&limit, Key(1)));
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
     sent = holds(sent, INITIAL_TRUST);
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
-    holds(sent, 2 * INITIAL_TRUST);
+    holds(sent, INITIAL_TRUST * 2);
     cache.insert(&charge, &long, at(70_000));
     holds(70_000, INITIAL_TRUST);
 }

@@ -1,6 +1,6 @@
 //! One shard of the memory store: its records, their bound, expiry and eviction.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_limit::{Algorithm, AlgorithmState, Change, Decision, Quota};
 
 use super::{
@@ -219,12 +219,12 @@ fn usage_update(
     }
 }
 
-/// Milliseconds as whole seconds, rounded down; saturates in the year 2106.
+/// A time in whole seconds, rounded down, as a record has it; saturates in the year 2106.
 fn to_seconds(at: StoreTime) -> u32 {
-    u32::try_from(at.periods_of(1_000)).unwrap_or(u32::MAX)
+    u32::try_from(at.whole_periods(Millis::from_secs(1))).unwrap_or(u32::MAX)
 }
 
-/// Milliseconds as whole seconds, rounded up.
+/// A time in whole seconds, rounded up, as a record has it.
 fn to_seconds_ceil(at: StoreTime) -> u32 {
     u32::try_from(at.as_unix_ms().div_ceil(1_000)).unwrap_or(u32::MAX)
 }

@@ -6,14 +6,14 @@
 //! unit is held. The store bounds the units that a gateway holds by a fraction of the remaining
 //! ones ([`tidegate_limit::UnitDemand::extra_divisor`]).
 
-use tidegate_base::time::MonotonicTime;
+use tidegate_base::time::{Millis, MonotonicTime};
 use tidegate_charge::LeaseSize;
 
-/// A chunk that lasts less than this (ms) grows.
-pub(super) const GROW_BELOW: u64 = 250;
+/// A chunk that lasts less than this grows.
+pub(super) const GROW_BELOW: Millis = Millis::from_ms(250);
 
-/// A chunk that lasts more than this (ms) shrinks.
-pub(super) const SHRINK_ABOVE: u64 = 1_000;
+/// A chunk that lasts more than this shrinks.
+pub(super) const SHRINK_ABOVE: Millis = Millis::from_secs(1);
 
 /// The largest chunk, in units.
 pub(super) const MAX_CHUNK: u64 = 1 << 20;
@@ -44,7 +44,7 @@ impl ChunkSizer {
             LeaseSize::Off => 0,
             LeaseSize::Units(count) => count.min(MAX_CHUNK),
             LeaseSize::Auto => {
-                match self.replied_at.take().map(|at| monotonic.saturating_sub(at)) {
+                match self.replied_at.take().map(|at| monotonic.since(at)) {
                     Some(duration) if duration < GROW_BELOW => self.grow(),
                     Some(duration) if duration > SHRINK_ABOVE => self.shrink(),
                     _ => {}
@@ -69,11 +69,11 @@ impl ChunkSizer {
 mod tests {
     use super::*;
 
-    /// The chunk after `count` chunks that each lasted `duration` ms.
-    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u64 {
+    /// The chunk after `count` chunks that each lasted `duration`.
+    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: Millis) -> u64 {
         for _ in 0..count {
             sizer.record_full_grant(MonotonicTime::ZERO);
-            sizer.next_chunk(MonotonicTime::from_ms(duration), LeaseSize::Auto);
+            sizer.next_chunk(MonotonicTime::ZERO + duration, LeaseSize::Auto);
         }
         sizer.chunk
     }
@@ -86,21 +86,22 @@ mod tests {
             0,
             "the first fetch asks only for what it needs"
         );
-        let grown: Vec<u64> = (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - 1)).collect();
+        let grown: Vec<u64> =
+            (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - Millis::MILLISECOND)).collect();
         assert_eq!(grown, [1, 2, 3, 4, 6, 9]);
         assert_eq!(chunk_after(&mut sizer, 3, GROW_BELOW), 9);
         assert_eq!(chunk_after(&mut sizer, 3, SHRINK_ABOVE), 9);
-        assert_eq!(chunk_after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
+        assert_eq!(chunk_after(&mut sizer, 1, SHRINK_ABOVE + Millis::MILLISECOND), 4);
         sizer.shrink();
         assert_eq!(sizer.chunk, 2);
-        assert_eq!(chunk_after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
-        assert_eq!(chunk_after(&mut sizer, 100, 0), MAX_CHUNK);
+        assert_eq!(chunk_after(&mut sizer, 5, SHRINK_ABOVE + Millis::MILLISECOND), 0);
+        assert_eq!(chunk_after(&mut sizer, 100, Millis::ZERO), MAX_CHUNK);
     }
 
     #[test]
     fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
-        chunk_after(&mut sizer, 6, 0);
+        chunk_after(&mut sizer, 6, Millis::ZERO);
         sizer.record_partial_grant();
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(1), LeaseSize::Auto), 9);
         assert_eq!(sizer.next_chunk(MonotonicTime::from_ms(5_000), LeaseSize::Auto), 9);

@@ -33,7 +33,7 @@
 use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
-use tidegate_base::time::{MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_charge::{Key, Limit};
 use tidegate_limit::{Decision, Quota, UnitDemand, UnitReturn};
 use tidegate_redis::RedisFailure;
@@ -45,16 +45,16 @@ use super::{
     waiter::{FetchReply, LeaseWaiter, WaiterOutcome},
 };
 
-/// After this time (ms) without a request, a lease's units are returned even if they can still be
-/// spent: other gateways may need them.
-pub const IDLE_TIMEOUT: u64 = 1_000;
+/// After this time without a request, a lease's units are returned even if they can still be spent:
+/// other gateways may need them.
+pub const IDLE_TIMEOUT: Millis = Millis::from_secs(1);
 
-/// After this time (ms) without a request, a lease is removed.
-pub const REMOVAL_TIMEOUT: u64 = 10_000;
+/// After this time without a request, a lease is removed.
+pub const REMOVAL_TIMEOUT: Millis = Millis::from_secs(10);
 
-/// Maximum time (ms) that a unit is held. By then, clocks whose rates differ by a thousandth are 60
-/// ms apart. Units that are used so slowly are better kept at the store.
-const MAX_HOLD: u64 = 60_000;
+/// Maximum time that a unit is held. By then, clocks whose rates differ by a thousandth are 60 ms
+/// apart. Units that are used so slowly are better kept at the store.
+const MAX_HOLD: Millis = Millis::from_mins(1);
 
 /// Units of one sub-window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -62,7 +62,7 @@ struct LeasedUnits {
     count: u64,
     /// The monotonic time from which none may be spent.
     deadline: MonotonicTime,
-    /// The end of the sub-window, in ms by the store's clock; the epoch before the first grant.
+    /// The end of the sub-window, by the store's clock; the epoch before the first grant.
     end: StoreTime,
 }
 
@@ -434,12 +434,12 @@ impl<W: LeaseWaiter> Lease<W> {
         if grant.units == 0 {
             return;
         }
+        // One ms early, because the two clocks' ms do not begin together; bounded, because the clocks
+        // drift apart.
+        let lasts = grant.spendable_until.since(reply.decided_at + Millis::MILLISECOND);
         self.units = LeasedUnits {
             count: self.units.count.saturating_add(grant.units),
-            // One ms early, because the two clocks' ms do not begin together; bounded, because the
-            // clocks drift apart.
-            deadline: reply.sent
-                + grant.spendable_until.saturating_sub(reply.decided_at + 1).min(MAX_HOLD),
+            deadline: reply.sent + lasts.min(MAX_HOLD),
             end: grant.spendable_until,
         };
     }
@@ -453,7 +453,7 @@ impl<W: LeaseWaiter> Lease<W> {
     /// Marks all units for return.
     fn mark_all_for_return(&mut self) {
         // Any time in the units' sub-window identifies it.
-        let charged_at = self.units.end.minus_ms(1);
+        let charged_at = self.units.end.before(Millis::MILLISECOND);
         let to_return = UnitReturn { charged_at, units: mem::take(&mut self.units.count) };
         // The units move back to the store, so `remaining` in response headers does not change.
         self.snapshot.remaining += to_return.units;
@@ -483,7 +483,8 @@ impl<W: LeaseWaiter> Lease<W> {
         is_reachable: impl FnOnce(Key) -> bool,
         out: &mut Vec<UnitReturn>,
     ) -> bool {
-        let unused = if self.fetch.is_some() { 0 } else { monotonic.saturating_sub(self.used_at) };
+        let is_fetching = self.fetch.is_some();
+        let unused = if is_fetching { Millis::ZERO } else { monotonic.since(self.used_at) };
         if unused < IDLE_TIMEOUT && self.unspent.is_empty() {
             return false;
         }

@@ -11,9 +11,9 @@ pub struct LeaseSnapshot {
     pub end: StoreTime,
     /// The units of cost left at the store after the grant, plus units to be returned.
     pub remaining: u64,
-    /// The decision's reset time, in ms by the store's clock.
+    /// The decision's reset time, by the store's clock.
     pub reset_at: StoreTime,
-    /// The time of the decision, in ms by the store's clock.
+    /// The time of the decision, by the store's clock.
     pub charged_at: StoreTime,
     /// The monotonic time at which the reply was received: later than the decision by the delay of
     /// the reply.
@@ -46,7 +46,7 @@ pub struct LeaseCharge {
     pub charged_at: StoreTime,
     /// The units of cost that are left: at the store by its last reply, plus in the lease.
     pub remaining: u64,
-    /// The reset time of the store's last reply, in ms by the store's clock.
+    /// The reset time of the store's last reply, by the store's clock.
     pub reset_at: StoreTime,
 }
 

@@ -123,7 +123,11 @@ fn reply(units: u64, remaining: u64, now_ms: u64) -> FetchReply {
         retry_at: (units == 0).then_some(START + 6_000),
         wait: Millis::ZERO,
     };
-    let end = if units > 0 { (decided_at + 1).round_up(1_000) } else { StoreTime::ZERO };
+    let end = if units > 0 {
+        (decided_at + Millis::MILLISECOND).round_up_to(Millis::from_secs(1))
+    } else {
+        StoreTime::ZERO
+    };
     FetchReply {
         grant: Grant { units, spendable_until: end, decision },
         decided_at,

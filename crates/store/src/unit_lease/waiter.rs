@@ -25,7 +25,7 @@ pub enum WaiterOutcome {
     Refused {
         /// The store's decision on this cost.
         decision: Decision,
-        /// The time of the decision, in ms by the store's clock.
+        /// The time of the decision, by the store's clock.
         decided_at: StoreTime,
     },
     /// The store refused a smaller cost, so the refusal's times do not apply. The request has to
@@ -40,7 +40,7 @@ pub enum WaiterOutcome {
 pub struct FetchReply {
     /// The units that were charged, and the decision.
     pub grant: Grant,
-    /// The time of the decision, in ms by the store's clock.
+    /// The time of the decision, by the store's clock.
     pub decided_at: StoreTime,
     /// The monotonic time at which the call was sent, or earlier.
     pub sent: MonotonicTime,

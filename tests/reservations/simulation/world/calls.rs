@@ -130,8 +130,8 @@ impl World {
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         assert!(left < cost, "refused {cost} of {left}");
         let monotonic = self.monotonic(gateway);
-        let until = monotonic
-            + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
+        let until =
+            monotonic + retry_at.map_or(INITIAL_TRUST, |at| at.since(now).min(INITIAL_TRUST));
         self.gateways[gateway].denied.insert((key, cost), until.as_ms());
     }
 

@@ -206,7 +206,7 @@ fn removing_a_lease_loses_no_unit() {
             }
         });
         let (registry, mut out) = (&gateway.lease.registry, Vec::new());
-        registry.sweep(MonotonicTime::from_ms(1 + REMOVAL_TIMEOUT), |_| true, &mut out);
+        registry.sweep(MonotonicTime::from_ms(1) + REMOVAL_TIMEOUT, |_| true, &mut out);
         let (outcome, refunded) = join(user);
         registry.drain(&mut out);
         let back: u64 = out.iter().map(|unspent| u64::from(unspent.to_return.units)).sum();

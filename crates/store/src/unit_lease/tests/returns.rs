@@ -26,8 +26,12 @@ fn idle_units_are_returned_before_their_window_ends() {
     assert_eq!(sweep(&registry, 600), []);
     assert!(lease.take(1, 700).is_some(), "the lease is used");
     assert_eq!(sweep(&registry, 1_100), []);
-    assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT - 1), []);
-    assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT), [(4, START + 999)], "the window ends at 60 s");
+    assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT.as_ms() - 1), []);
+    assert_eq!(
+        sweep(&registry, 700 + IDLE_TIMEOUT.as_ms()),
+        [(4, START + 999)],
+        "the window ends at 60 s"
+    );
     assert_eq!(lease.take(1, 701), None);
     assert_eq!(registry.stats().returned, 4);
 }
@@ -38,7 +42,7 @@ fn units_of_an_unreachable_shard_stay_spendable() {
     let lease = stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
-    for monotonic in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
+    for monotonic in [100, 100 + IDLE_TIMEOUT.as_ms(), 100 + REMOVAL_TIMEOUT.as_ms()] {
         registry.sweep(ms(monotonic), |key| key != KEY, &mut out);
     }
     let returned: Vec<_> =
@@ -46,8 +50,8 @@ fn units_of_an_unreachable_shard_stay_spendable() {
     assert_eq!(returned, [(Key(8), 3)]);
     assert_eq!((registry.stats().entries, registry.stats().outstanding), (1, 5));
     assert!(lease.take(1, 101).is_some());
-    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT - 1), []);
-    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT), [(4, START + 999)]);
+    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT.as_ms() - 1), []);
+    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT.as_ms()), [(4, START + 999)]);
 }
 
 #[test]
@@ -74,9 +78,9 @@ fn unused_leases_are_removed() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     sweep(&registry, 100);
-    sweep(&registry, 100 + IDLE_TIMEOUT);
+    sweep(&registry, 100 + IDLE_TIMEOUT.as_ms());
     assert_eq!(registry.stats().entries, 1);
-    sweep(&registry, 100 + REMOVAL_TIMEOUT);
+    sweep(&registry, 100 + REMOVAL_TIMEOUT.as_ms());
     assert_eq!(registry.stats(), LeaseStats { granted: 6, returned: 5, ..LeaseStats::default() });
     assert!(!lease.refund(START + 100, 1, 101));
     assert_eq!(lease.take(1, 101), None);
@@ -91,16 +95,16 @@ fn unused_leases_are_removed() {
 fn units_refunded_after_the_lease_was_removed_are_returned() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let taken = stocked(&registry, &limit, KEY, 1).take(1, 101).unwrap();
-    sweep(&registry, 101 + REMOVAL_TIMEOUT);
+    sweep(&registry, 101 + REMOVAL_TIMEOUT.as_ms());
     assert_eq!(registry.stats().entries, 0);
     assert!(registry.refund_or_mark_for_return(
         &limit,
         KEY,
         taken.charged_at,
         1,
-        ms(102 + REMOVAL_TIMEOUT)
+        ms(102 + REMOVAL_TIMEOUT.as_ms())
     ));
-    assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT), [(1, taken.charged_at)]);
+    assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT.as_ms()), [(1, taken.charged_at)]);
     registry.drain(&mut Vec::new());
     assert!(
         !registry.refund_or_mark_for_return(
@@ -108,7 +112,7 @@ fn units_refunded_after_the_lease_was_removed_are_returned() {
             Key(8),
             taken.charged_at,
             1,
-            ms(103 + REMOVAL_TIMEOUT)
+            ms(103 + REMOVAL_TIMEOUT.as_ms())
         ),
         "the registry is closed"
     );
@@ -119,13 +123,13 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     stocked(&registry, &limit, KEY, 5);
     stocked(&registry, &limit, Key(KEY.0 + 1), 0);
-    for monotonic in [100, 100 + REMOVAL_TIMEOUT] {
+    for monotonic in [100, 100 + REMOVAL_TIMEOUT.as_ms()] {
         let mut out = Vec::new();
         registry.sweep(ms(monotonic), |_| false, &mut out);
         assert!(out.is_empty());
     }
     assert_eq!(registry.stats().entries, 1);
-    let back = sweep(&registry, 100 + REMOVAL_TIMEOUT);
+    let back = sweep(&registry, 100 + REMOVAL_TIMEOUT.as_ms());
     assert_eq!(back.iter().map(|(units, _)| units).sum::<u64>(), 5);
 }
 
@@ -173,9 +177,9 @@ fn sweeps_visit_every_lease() {
         stocked(&registry, &limit, Key(key << 96), 2);
     }
     let mut out = Vec::new();
-    registry.sweep(ms(100 + REMOVAL_TIMEOUT), |_| true, &mut out);
+    registry.sweep(ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
     assert!((1..LEASES).contains(&out.len()), "one sweep is bounded: {}", out.len());
-    registry.sweep(ms(100 + REMOVAL_TIMEOUT), |_| true, &mut out);
+    registry.sweep(ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
     assert_eq!((out.len(), registry.stats().entries), (LEASES, 0));
 }
 
@@ -253,8 +257,11 @@ fn a_refund_after_the_idle_return_adds_one_unit() {
     granted.grant.spendable_until = START + 60_000;
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
     let taken = lease.take(1, 101).expect("5 units are left");
-    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT).iter().map(|back| back.0).sum::<u64>(), 4);
-    let monotonic = 102 + IDLE_TIMEOUT;
+    assert_eq!(
+        sweep(&registry, 101 + IDLE_TIMEOUT.as_ms()).iter().map(|back| back.0).sum::<u64>(),
+        4
+    );
+    let monotonic = 102 + IDLE_TIMEOUT.as_ms();
     let back = registry
         .refund(&limit, KEY, taken.charged_at, 1, ms(monotonic))
         .expect("its sub-window lasts");
