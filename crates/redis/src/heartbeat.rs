@@ -1,9 +1,9 @@
 //! The connection over which a gateway reports to one server that it is alive.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ::redis::Cmd;
-use tidegate_base::time::Uptime;
+use tidegate_base::time::{StoreTime, Uptime};
 
 use super::{
     RedisBackend, RedisFailure,
@@ -17,8 +17,8 @@ pub(super) struct HeartbeatConnection {
     /// `None` with a Cluster, where the node is looked up for each connection.
     node: Option<Arc<RedisNode>>,
     pub(super) connection: Option<NodeConnection>,
-    /// Time of the last report, in ms by the server's clock.
-    reported_at: u64,
+    /// Time of the last report, by the server's clock.
+    reported_at: StoreTime,
     streak: ReportStreak,
 }
 
@@ -32,7 +32,7 @@ impl ReportStreak {
     /// every gateway that is alive has then also reported during it.
     fn extend(&mut self, now: Uptime) -> bool {
         let start = *self.0.get_or_insert(now);
-        now.saturating_sub(start) >= Duration::from_millis(REPORT_LIFETIME)
+        now.saturating_sub(start) >= REPORT_LIFETIME.as_duration()
     }
 
     /// Ends the streak, because a report failed.
@@ -67,7 +67,12 @@ type RawReply = (Vec<String>, u64, Vec<String>);
 impl HeartbeatConnection {
     /// The first report opens the connection.
     pub(super) fn new(node: Option<Arc<RedisNode>>) -> Self {
-        Self { node, connection: None, reported_at: 0, streak: ReportStreak::default() }
+        Self {
+            node,
+            connection: None,
+            reported_at: StoreTime::ZERO,
+            streak: ReportStreak::default(),
+        }
     }
 
     /// Reports at the time `now`, by [`Clock::uptime`](tidegate_system::clock::Clock::uptime).
@@ -96,7 +101,8 @@ impl HeartbeatConnection {
     ) -> Result<(Vec<String>, Deletions), RedisFailure> {
         let command = keys.report(member, self.reported_at);
         let (members, now, deleted) = self.send(backend, keys, &command).await?;
-        let interval = now.checked_sub(self.reported_at);
+        let now = StoreTime::from_unix_ms(now);
+        let interval = now.checked_since(self.reported_at);
         let is_partial = interval.is_none_or(|interval| interval >= DELETION_LIFETIME);
         self.reported_at = now;
         let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
@@ -144,6 +150,8 @@ impl HeartbeatConnection {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

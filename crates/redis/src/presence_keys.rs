@@ -1,13 +1,15 @@
 //! The keys in Redis by which gateways find each other, and the commands on them.
 
+use tidegate_base::time::{Millis, StoreTime};
+
 use super::script;
 
-/// Time for which a gateway counts as alive after a report, in ms. Reports are sent once a second.
-pub(super) const REPORT_LIFETIME: u64 = 5_000;
+/// Time for which a gateway counts as alive after a report. Reports are sent once a second.
+pub(super) const REPORT_LIFETIME: Millis = Millis::from_secs(5);
 
-/// Time for which the deletion of a record is kept for other gateways, in ms. It exceeds the time
-/// for which a gateway counts as alive without a report.
-pub(super) const DELETION_LIFETIME: u64 = 2 * REPORT_LIFETIME;
+/// Time for which the deletion of a record is kept for other gateways. It exceeds the time for which
+/// a gateway counts as alive without a report.
+pub(super) const DELETION_LIFETIME: Millis = REPORT_LIFETIME.saturating_mul(2);
 
 /// The presence keys of one namespace.
 pub(super) struct PresenceKeys {
@@ -39,28 +41,28 @@ impl PresenceKeys {
     /// The command that records deletions for the other gateways.
     pub(super) fn announce_deletions(&self, records: &[u128]) -> ::redis::Cmd {
         let mut command = ::redis::cmd("EVAL");
-        command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_LIFETIME);
+        command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_LIFETIME.as_ms());
         for record in records {
             command.arg(format!("{record:032x}"));
         }
         command
     }
 
-    /// The command that reports a gateway alive. Its reply has the deletions since `since`, in ms
-    /// by the server's clock.
-    pub(super) fn report(&self, member: &str, since: u64) -> ::redis::Cmd {
+    /// The command that reports a gateway alive. Its reply has the deletions since `since`, by
+    /// the server's clock.
+    pub(super) fn report(&self, member: &str, since: StoreTime) -> ::redis::Cmd {
         self.presence(member, REPORT_LIFETIME, since)
     }
 
     /// The command that removes a stopping gateway.
     pub(super) fn leave(&self, member: &str) -> ::redis::Cmd {
-        self.presence(member, 0, 0)
+        self.presence(member, Millis::ZERO, StoreTime::ZERO)
     }
 
-    fn presence(&self, member: &str, lifetime: u64, since: u64) -> ::redis::Cmd {
+    fn presence(&self, member: &str, lifetime: Millis, since: StoreTime) -> ::redis::Cmd {
         let mut command = ::redis::cmd("EVAL");
         command.arg(script::PRESENCE).arg(2).arg(&self.gateways).arg(&self.resets);
-        command.arg(member).arg(lifetime).arg(since);
+        command.arg(member).arg(lifetime.as_ms()).arg(since.as_unix_ms());
         command
     }
 }

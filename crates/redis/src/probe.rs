@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ::redis::{RedisResult, Value, aio::MultiplexedConnection};
+use tidegate_base::time::Millis;
 use tidegate_system::clock::Clock;
 
 use super::{
@@ -12,8 +13,8 @@ use super::{
     script::Scripts,
 };
 
-/// Expiry of the written key, in ms.
-const PROBE_KEY_TTL: u64 = 1_000;
+/// Expiry of the written key.
+const PROBE_KEY_TTL: Millis = Millis::from_secs(1);
 
 /// Writes `key` within the response timeout, and loads the scripts that Redis has not cached. They
 /// are long, so loading may take as long as connecting.
@@ -28,7 +29,7 @@ pub(super) async fn probe(
 ) -> Result<(), ConnectError> {
     let mut checks = ::redis::pipe();
     checks.ignore_errors().add_command(Scripts::exists_command());
-    checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL);
+    checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL.as_ms());
     let checks = checks.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
     let timeout = context.options.response_timeout;
     let (loaded, written) = with_timeout(&context.clock, timeout, checks).await?;

@@ -2,7 +2,7 @@
 //!
 //! The design follows Rockset's batched reservations ("How We Improved the Concurrency and
 //! Scalability of Our Redis Rate Limiting System"). Everything here is pure: no I/O, no waiting,
-//! and time is a parameter, in ms of this process's monotonic clock
+//! and time is a parameter, by this process's monotonic clock
 //! ([`tidegate_system::clock::Clock::monotonic`]). Where [`LeaseRegistry::join`] returns a
 //! [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
 //! reply.
