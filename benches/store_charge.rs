@@ -19,7 +19,7 @@ use testkit::{
 };
 use tidegate::{
     charge::{Charge, Key, LeaseSize, Limit},
-    clock::{Clock, StoreTime, instant},
+    clock::{Clock, instant},
     limit::MAX_LEASED_UNITS,
     store::CounterStore,
 };
@@ -102,18 +102,15 @@ fn decide(counter_store: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (store, limit) = (counter_store.worker(), part.limit());
-        let now = Clock::system().now();
+        let now = Clock::system().store_time();
         let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
         // Connects, and leases units.
         for _ in 0..2 {
-            store.charge(&charges, StoreTime::from_unix_ms(now)).await.expect("a decision");
+            store.charge(&charges, now).await.expect("a decision");
         }
         let start = instant();
         for _ in 0..decisions {
-            let verdict = store
-                .charge(black_box(&charges), StoreTime::from_unix_ms(now))
-                .await
-                .expect("a decision");
+            let verdict = store.charge(black_box(&charges), now).await.expect("a decision");
             assert_eq!(black_box(verdict).admitted, part != Part::DenyCache);
         }
         start.elapsed().as_nanos() as f64 / f64::from(decisions)

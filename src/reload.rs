@@ -229,7 +229,8 @@ impl Reloader {
     }
 
     fn record_outcome(&self, faults: Vec<String>) {
-        *self.last_outcome.lock() = Some(ReloadOutcome { at: self.shared.clock.now(), faults });
+        *self.last_outcome.lock() =
+            Some(ReloadOutcome { at: self.shared.clock.store_time().as_unix_ms(), faults });
     }
 
     /// Waits until no other reload runs.
@@ -318,7 +319,7 @@ impl Reloader {
         catch_panic(&self.path, || {
             let (loaded, snapshot) = (self.load)(&self.path, bytes, &*self.env)?;
             snapshot.log_notes();
-            snapshot.log_certificates(self.shared.clock.now());
+            snapshot.log_certificates(self.shared.clock.store_time().as_unix_ms());
             if let Some(faults) = self.restart_only_faults(&loaded) {
                 return Err(faults.into());
             }

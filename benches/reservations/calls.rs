@@ -16,7 +16,7 @@ use testkit::{
 };
 use tidegate::{
     charge::{Charge, Key, LeaseSize, Limit},
-    clock::{Clock, StoreTime, instant},
+    clock::{Clock, instant},
     store::StoreHandle,
 };
 use tokio::{runtime::Builder, task::LocalSet};
@@ -187,12 +187,8 @@ fn run_limit(redis: &RedisServer, run: &Run, limit: Arc<Limit>) -> (f64, u64) {
             async move {
                 let key = Key(u128::from(caller + 7).wrapping_mul(KEY_MULTIPLIER));
                 let charge = Charge { limit: &limit, key, cost: 1 };
-                let now = Clock::system().now();
-                handle
-                    .charge(&[charge], StoreTime::from_unix_ms(now))
-                    .await
-                    .expect("a decision of Redis")
-                    .admitted
+                let now = Clock::system().store_time();
+                handle.charge(&[charge], now).await.expect("a decision of Redis").admitted
             }
         });
         let admitted = admitted.await;
@@ -226,7 +222,7 @@ fn run_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
             let (mut connection, sha, next) = (connection, sha.clone(), next.clone());
             async move {
                 let event = next.replace(next.get() + 1);
-                let now = Clock::system().now();
+                let now = Clock::system().store_time().as_unix_ms();
                 let seconds = format!("{}.{:03}", now / 1_000, now % 1_000);
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(sha).arg(1).arg(caller).arg(seconds).arg(3_600).arg(QUOTA).arg(event);

@@ -8,7 +8,7 @@ use testkit::{
 };
 use tidegate::{
     charge::{Charge, Key, LeaseSize, Limit},
-    clock::{Clock, StoreTime, instant},
+    clock::{Clock, instant},
     limit::MAX_LEASED_UNITS,
     store::CounterStore,
 };
@@ -66,25 +66,14 @@ fn decide(
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let store = counter_store.worker();
-        let now = Clock::system().now();
+        let now = Clock::system().store_time();
         let charges = [Charge { limit, key, cost: 1 }];
         // The first decision connects and fetches units.
-        assert!(
-            store
-                .charge(&charges, StoreTime::from_unix_ms(now))
-                .await
-                .expect("a decision")
-                .admitted
-        );
+        assert!(store.charge(&charges, now).await.expect("a decision").admitted);
         barrier.wait();
         let start = instant();
         for _ in 0..DECISIONS {
-            black_box(
-                store
-                    .charge(black_box(&charges), StoreTime::from_unix_ms(now))
-                    .await
-                    .expect("a decision"),
-            );
+            black_box(store.charge(black_box(&charges), now).await.expect("a decision"));
         }
         start.elapsed()
     })

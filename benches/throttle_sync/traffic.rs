@@ -38,7 +38,7 @@ fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
     let gateways = Gateways::start(2, &redis, 1_000_000);
     let gates: Vec<AdmissionGate> = gateways.throttles.iter().map(Throttle::gate).collect();
     let clock = tidegate::clock::Clock::system();
-    while clock.now() % 60_000 > 2_000 {
+    while clock.store_time().as_unix_ms() % 60_000 > 2_000 {
         pause(5);
     }
     let read = || {
@@ -55,7 +55,7 @@ fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
         for number in sent..due {
             // Users appear one after the other until the end of the minute. The newest one sends
             // the first request of each batch, so that it is recorded at the same time at any rate.
-            let active = USERS * (clock.now() % 60_000) / 60_000 + 1;
+            let active = USERS * (clock.store_time().as_unix_ms() % 60_000) / 60_000 + 1;
             let user = if number == sent { active } else { number % active + 1 };
             let hash = user.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             for gate in &gates {

@@ -73,7 +73,7 @@ pub(super) struct ForcedRenewals {
 pub(super) async fn list(State(context): State<AdminContext>) -> Response {
     let shared = &context.shared;
     let certificates = shared.acme.reports().into_iter().map(describe).collect();
-    let now = shared.clock.now() / 1000;
+    let now = shared.clock.store_time().as_unix_ms() / 1000;
     let list = OrderedCertificates { certificates, now };
     ([(header::CACHE_CONTROL, "no-store")], Json(list)).into_response()
 }

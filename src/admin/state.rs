@@ -220,7 +220,7 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
 
 /// The current state.
 pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
-    let (metrics, now) = (&shared.metrics, shared.clock.now());
+    let (metrics, now) = (&shared.metrics, shared.clock.store_time().as_unix_ms());
     let [open, accepted, refused, _] = metrics.connections();
     let (limits, omitted_limits) = limits(shared);
     let all_upstreams = shared.upstreams.all();

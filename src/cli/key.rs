@@ -74,7 +74,7 @@ fn make(arguments: &NewArgs, out: &mut dyn Write) -> Exit {
         print_error(&"tidegate: the system has no random numbers");
         return Exit::Internal;
     };
-    let today = UNIX_EPOCH + Duration::from_millis(Clock::system().now());
+    let today = UNIX_EPOCH + Duration::from_millis(Clock::system().store_time().as_unix_ms());
     let today = humantime::format_rfc3339_seconds(today).to_string();
     let month = today.get(..7).unwrap_or_default();
     let line = format!("- {{id: {month}, sha256: {}}}", key.hash());

@@ -135,7 +135,7 @@ impl ServedKeySet {
                 } else {
                     tracing::debug!(%location, keys, "the key set was fetched");
                 }
-                self.keys.replace(set, clock.now());
+                self.keys.replace(set, clock.store_time().as_unix_ms());
                 schedule.succeed(now, max_age, random);
             }
             Err(error) => {

@@ -11,12 +11,12 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate_system::clock::{Clock, StoreTime};
+//! use tidegate_system::clock::{Clock, Millis, StoreTime};
 //!
 //! let start = StoreTime::from_unix_ms(1_700_000_000_000);
 //! let clock = Clock::simulated(start);
 //! clock.advance(Duration::from_secs(60));
-//! assert_eq!(clock.store_time(), start + 60_000);
+//! assert_eq!(clock.store_time(), start + Millis::from_secs(60));
 //! assert_eq!(clock.monotonic().as_ms(), 60_000);
 //! ```
 
@@ -40,7 +40,7 @@ pub use self::{
     coarse::CoarseClock,
     interval::{BackgroundInterval, Interval, Stopwatch},
 };
-pub use tidegate_base::time::{CoarseTime, MonotonicTime, StoreTime, Uptime};
+pub use tidegate_base::time::{CoarseTime, Millis, MonotonicTime, StoreTime, Uptime};
 
 /// The source of time. Cheap to clone; all clones of a manual clock move together.
 #[derive(Clone, Debug)]
@@ -81,9 +81,9 @@ enum ManualWaits {
 struct ManualClockState {
     now: StoreTime,
     next_interval: u64,
-    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::monotonic`]; `None`
-    /// while its task does the work of the last tick.
-    intervals: BTreeMap<u64, Option<u64>>,
+    /// For each [`Interval`], the tick that it waits for; `None` while its task does the work of the
+    /// last tick.
+    intervals: BTreeMap<u64, Option<MonotonicTime>>,
 }
 
 /// The longest wait of [`Clock::advance`] for the periodic tasks, in real time: a task may be
@@ -131,30 +131,26 @@ impl Clock {
         self.simulation().is_some()
     }
 
-    /// The time of day, in ms since the Unix epoch. It may be set back.
-    pub fn now(&self) -> u64 {
+    /// The time of day, by which limits in this process's memory are decided. It may be set back.
+    #[inline]
+    pub fn store_time(&self) -> StoreTime {
         match &self.manual {
-            Some(manual) => manual.state.lock().now.as_unix_ms(),
-            None => system_millis(),
+            Some(manual) => manual.now(),
+            None => system_time(),
         }
     }
 
-    /// The time of day, by which limits in this process's memory are decided.
-    #[inline]
-    pub fn store_time(&self) -> StoreTime {
-        StoreTime::from_unix_ms(self.now())
-    }
-
-    /// As [`Self::now`], in ns; a manual clock has whole ms.
+    /// As [`Self::store_time`], in ns since the Unix epoch, as traces have it; a manual clock has
+    /// whole ms.
     pub fn now_nanos(&self) -> u64 {
         match &self.manual {
-            Some(manual) => manual.state.lock().now.as_unix_ms().saturating_mul(1_000_000),
+            Some(manual) => manual.now().as_unix_ms().saturating_mul(1_000_000),
             None => system_nanos(),
         }
     }
 
-    /// Monotonic time since this clock was created, in ms, for cached state that several threads
-    /// share. For a manual clock, the time since its start; 0 if it is set back before that.
+    /// Monotonic time since this clock was created, for cached state that several threads share. For
+    /// a manual clock, the time since its start; 0 if it is set back before that.
     #[inline]
     pub fn monotonic(&self) -> MonotonicTime {
         let time = match &self.manual {
@@ -175,7 +171,7 @@ impl Clock {
 
     /// The time of a manual clock; `None` for the system's, where Redis' own time is used instead.
     pub fn manual_now(&self) -> Option<StoreTime> {
-        self.manual.as_ref().map(|manual| manual.state.lock().now)
+        self.manual.as_ref().map(|manual| manual.now())
     }
 
     /// Moves a manual clock to `now`. The system's clock ignores it.
@@ -196,9 +192,9 @@ impl Clock {
     fn advance_within(&self, settle_timeout: Duration, by: Duration) {
         let Some(manual) = &self.manual else { return };
         let mut state = manual.state.lock();
-        state.now += by.as_millis() as u64;
+        state.now += Millis::from_duration(by);
         manual.moved.notify_waiters();
-        let monotonic = state.now.saturating_sub(manual.start);
+        let monotonic = MonotonicTime::ZERO + state.now.since(manual.start);
         manual.settled.wait_while_for(
             &mut state,
             |state| state.intervals.values().any(|next| next.is_none_or(|next| next <= monotonic)),
@@ -209,10 +205,10 @@ impl Clock {
     /// Returns when [`Self::store_time`] is at least `at`. Needs a runtime.
     pub async fn sleep_until_wall_clock(&self, at: StoreTime) {
         let Some(manual) = &self.manual else {
-            let ms = at.saturating_sub(self.store_time());
-            return tokio::time::sleep(Duration::from_millis(ms)).await;
+            let left = at.since(self.store_time());
+            return tokio::time::sleep(left.as_duration()).await;
         };
-        manual.wait_until(|| manual.state.lock().now >= at).await;
+        manual.wait_until(|| manual.now() >= at).await;
     }
 
     /// Returns after `time`. Needs a runtime.
@@ -300,10 +296,12 @@ impl Clock {
 }
 
 impl ManualClock {
+    fn now(&self) -> StoreTime {
+        self.state.lock().now
+    }
+
     fn uptime(&self) -> Uptime {
-        Uptime::from_duration(Duration::from_millis(
-            self.state.lock().now.saturating_sub(self.start),
-        ))
+        Uptime::from_duration(self.now().since(self.start).as_duration())
     }
 
     /// Returns when `reached` returns true; calls it after every move of the clock.
@@ -319,9 +317,9 @@ impl ManualClock {
     }
 }
 
-/// The time of day in ms since the Unix epoch.
-fn system_millis() -> u64 {
-    time_of_day().as_millis() as u64
+/// The time of day.
+fn system_time() -> StoreTime {
+    StoreTime::from_unix_ms(time_of_day().as_millis() as u64)
 }
 
 /// The time of day in ns since the Unix epoch.
@@ -341,7 +339,7 @@ fn monotonic_nanos() -> u64 {
     time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time of the system's monotonic clock in µs.
+/// The time of the system's monotonic clock in µs, as systemd is told.
 pub fn instant_micros() -> u64 {
     monotonic_nanos() / 1000
 }

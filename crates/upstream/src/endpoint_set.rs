@@ -375,7 +375,7 @@ impl EndpointSet {
                 tracing::warn!(upstream, server, event, reason, "upstream server is down");
             }
         }
-        endpoint.set_last_change(LastChange { at: clock.now(), reason });
+        endpoint.set_last_change(LastChange { at: clock.store_time().as_unix_ms(), reason });
     }
 }
 

@@ -34,7 +34,11 @@ fn the_operator_switches_the_mode_at_once() {
     let gateway = &fleet.gateways[0];
     put_mode(gateway, "on");
     assert_eq!(fleet.state(0)["throttling"], true);
-    assert_throttled_response(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
+    assert_throttled_response(
+        &fleet.ask(0, "newcomer", "/a"),
+        20,
+        fleet.clock.store_time().as_unix_ms(),
+    );
     assert_eq!(fleet.ask(0, "user", "/a").status, 200);
     put_mode(gateway, "off");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
@@ -55,7 +59,7 @@ fn retry_after_of_a_forced_throttle_is_sound() {
     for _ in 0..10 {
         fleet.advance(super::MINUTE);
         let response = fleet.ask(0, "newcomer", "/a");
-        assert_throttled_response(&response, 20, fleet.clock.now());
+        assert_throttled_response(&response, 20, fleet.clock.store_time().as_unix_ms());
         let reset = response.number("X-RateLimit-Reset");
         assert!(reset >= last, "a reset moved back: {last}, then {reset}");
         last = reset;
@@ -118,7 +122,11 @@ fn a_reload_changes_the_thresholds_and_keeps_the_filter() {
     let gateway = &fleet.gateways[0];
     let lower = fleet.yaml.replace("max_active: 20", "max_active: 10");
     gateway.reload(&lower).expect("it reloads");
-    assert_throttled_response(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
+    assert_throttled_response(
+        &fleet.ask(0, "newcomer", "/a"),
+        10,
+        fleet.clock.store_time().as_unix_ms(),
+    );
     fleet.ask_all(tokens("user", 25), 200);
     let off = lower.replace("capacity: 1000", "capacity: 1000, mode: 'off'");
     gateway.reload(&off).expect("it reloads");

@@ -45,7 +45,7 @@ impl RushUser {
 #[test]
 fn a_replay_predicts_the_waits_of_a_live_gateway() {
     let fleet = ThrottleFleet::in_memory(THROTTLE);
-    let now = || fleet.clock.now() / 1_000 - LOG_START;
+    let now = || fleet.clock.store_time().as_unix_ms() / 1_000 - LOG_START;
     let mut log = RushLog::default();
     for user in 0..12 {
         assert_eq!(fleet.ask(0, &format!("user-{user}"), "/free").status, 200);

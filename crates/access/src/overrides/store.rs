@@ -111,7 +111,7 @@ impl OverrideStore {
             }
         };
         match &read {
-            Ok(_) => self.read_at.store(self.clock.now(), Ordering::Relaxed),
+            Ok(_) => self.read_at.store(self.clock.store_time().as_unix_ms(), Ordering::Relaxed),
             Err(_) => _ = self.failed_reads.fetch_add(1, Ordering::Relaxed),
         }
         read

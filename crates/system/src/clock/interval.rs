@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Clock, Uptime};
+use super::{Clock, MonotonicTime, Uptime};
 
 /// A duration that is being measured; made by [`Clock::stopwatch`].
 #[derive(Clone, Debug)]
@@ -31,7 +31,8 @@ pub struct Interval {
 impl Interval {
     /// Returns at the next tick.
     pub async fn tick(&mut self) {
-        self.record_next_tick(Some(self.next.as_duration().as_millis() as u64));
+        let next = MonotonicTime::from_ms(self.next.to_coarse().as_ms());
+        self.record_next_tick(Some(next));
         self.clock.sleep_until(self.next).await;
         self.record_next_tick(None);
         let now = self.clock.uptime();
@@ -40,7 +41,7 @@ impl Interval {
     }
 
     /// Records the tick that this interval waits for, for [`Clock::advance`].
-    fn record_next_tick(&self, next: Option<u64>) {
+    fn record_next_tick(&self, next: Option<MonotonicTime>) {
         let Some(manual) = self.clock.simulation() else { return };
         manual.state.lock().intervals.insert(self.id, next);
         manual.settled.notify_all();

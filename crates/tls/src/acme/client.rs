@@ -109,7 +109,7 @@ async fn send(
         }
         body.extend_from_slice(&chunk);
     }
-    if let Some(seconds) = asked_pause(&head, clock.now() / 1000) {
+    if let Some(seconds) = asked_pause(&head, clock.store_time().as_unix_ms() / 1000) {
         return Err(RequestError::Paused { seconds, problem: describe(&body) });
     }
     if is_question {

@@ -85,7 +85,7 @@ impl OrderContext {
 
     /// The time, in seconds since the epoch.
     pub(super) fn now(&self) -> u64 {
-        self.clock.now() / 1000
+        self.clock.store_time().as_unix_ms() / 1000
     }
 
     /// Counts an order.

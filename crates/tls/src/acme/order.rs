@@ -188,7 +188,7 @@ impl<'s> AcmeAccount<'s> {
             StoragePlace::Redis(_) => name.into(),
         };
         let certificate = Certificate::parse(&path, pem.as_bytes())?;
-        check_validity(certificate.validity, parts.clock.now() / 1000)?;
+        check_validity(certificate.validity, parts.clock.store_time().as_unix_ms() / 1000)?;
         let missing = settings.domains.iter().find(|name| !certificate.covers(name));
         match missing {
             Some(name) => Err(AcmeError::MissingName(name.clone())),

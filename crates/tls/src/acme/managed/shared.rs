@@ -116,7 +116,7 @@ impl ManagedCertificate {
         if self.state.lock().is_ordering {
             return Ok(());
         }
-        self.follow_lease(found, redis.clock.now() / 1000);
+        self.follow_lease(found, redis.clock.store_time().as_unix_ms() / 1000);
         let (known, unsaved, has_certificate, was_read) = {
             let state = self.state.lock();
             let own = &state.shared;
@@ -171,7 +171,7 @@ impl ManagedCertificate {
             }
         };
         let domains = self.settings.domains.join(", ");
-        let now = redis.clock.now() / 1000;
+        let now = redis.clock.store_time().as_unix_ms() / 1000;
         let mut state = self.state.lock();
         state.shared.version = Some(version.into());
         match read {
@@ -315,7 +315,8 @@ impl ManagedCertificate {
         }
         let state = self.state.lock();
         let is_allowed = state.schedule.is_forced() || !state.shared.is_in_conflict();
-        is_allowed && state.schedule.next(redis.clock.now() / 1000) == AcmeStep::Order
+        is_allowed
+            && state.schedule.next(redis.clock.store_time().as_unix_ms() / 1000) == AcmeStep::Order
     }
 
     /// Shares the certificate with the other gateways, or lets them wait.
