@@ -21,6 +21,7 @@ use ahash::RandomState;
 use crossbeam_utils::CachePadded;
 use tidegate_balance::TargetKey;
 use tidegate_base::mix::SplitMix;
+use tidegate_base::time::Millis;
 use tidegate_envoy::grpc;
 use tidegate_http1::{BodyEncoder, BodyLength, Fields};
 use tidegate_rules::error::GatewayError;
@@ -50,8 +51,8 @@ const MAX_INCOMPLETE_OF_CLIENT: u64 = MAX_INCOMPLETE as u64 / 8;
 const COPY_OVERHEAD: usize = 1024;
 /// Number of bytes of a response beyond which its connection is closed.
 const MAX_RESPONSE: usize = 1024 * 1024;
-/// Maximum time for a copy, from the end of its body to the end of its response, in ms.
-const TIMEOUT: u64 = 30_000;
+/// Maximum time for a copy, from the end of its body to the end of its response.
+const TIMEOUT: Millis = Millis::from_secs(30);
 /// A copy has no client, so no client timeouts apply.
 const NO_CLIENT: ClientTimeouts = ClientTimeouts { head: None, idle: None, body: None };
 
@@ -255,7 +256,7 @@ impl RequestCopy {
         };
         let responded = balancer.forward(outgoing, input, &mut attempts).await;
         let Ok((_, UpstreamContent::Body(mut body))) = responded else { return };
-        let waited = state.now().saturating_sub(started);
+        let waited = state.now().since(started);
         state.begin_response(None, Some(TIMEOUT.saturating_sub(waited)));
         if discard(&mut body, state, &balancer, &attempts).await {
             outcome.set(MirrorOutcome::Answered);

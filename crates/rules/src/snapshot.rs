@@ -134,6 +134,7 @@ pub use self::traces::TraceRules;
 
 use tidegate_access::auth::{AuthMethod, RouteAuth};
 use tidegate_base::priority::Priority;
+use tidegate_base::time::Millis;
 use tidegate_config::{Fault, Faults, LoadedConfig, UpstreamRateHeaders};
 use tidegate_http1::HeadBounds;
 use tidegate_identity::{CredentialSource, KeyPart, KeyPlan, TrustedProxies};
@@ -257,17 +258,17 @@ impl Snapshot {
     }
 }
 
-/// The longest times that a request on a route may take, in ms; `None`: no bound.
+/// The longest times that a request on a route may take; `None`: no bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RouteTimeouts {
     /// From the request's head to the response's head.
-    pub request: Option<u64>,
+    pub request: Option<Millis>,
     /// Without progress in the response's body.
-    pub response_idle: Option<u64>,
+    pub response_idle: Option<Millis>,
     /// From the response's head to its last byte.
-    pub response_body: Option<u64>,
+    pub response_body: Option<Millis>,
     /// Without a byte in a tunnel.
-    pub tunnel_idle: Option<u64>,
+    pub tunnel_idle: Option<Millis>,
 }
 
 /// A route.

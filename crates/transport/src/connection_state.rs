@@ -22,12 +22,12 @@
 //! | `cell` | [`StateCell`]: the state that a task and the worker's sweep share; [`SweepWake`] |
 //!
 //! Deadlines use no timers: a connection stores its state in a [`StateCell`], and the worker checks
-//! all cells ten times a second. All times are [`tidegate_base::time::CoarseTime`].
+//! all cells ten times a second. All points in time are [`CoarseTime`].
 
 mod cell;
 
 pub use self::cell::{StateCell, SweepWake};
-use tidegate_base::time::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,8 +53,8 @@ pub enum ConnectionState {
     Response {
         /// The deadline of the whole response, if it has one.
         deadline: Option<CoarseTime>,
-        /// Maximum time between two reads from the upstream, in ms. `None`: unlimited.
-        idle_timeout: Option<u64>,
+        /// Maximum time between two reads from the upstream. `None`: unlimited.
+        idle_timeout: Option<Millis>,
         /// The event that the response currently waits for.
         wait: Wait,
     },
@@ -67,8 +67,8 @@ pub enum ConnectionState {
     Tunnel {
         /// The time of the last byte.
         since: CoarseTime,
-        /// Maximum time without a byte, in ms. `None`: unlimited.
-        idle_timeout: Option<u64>,
+        /// Maximum time without a byte. `None`: unlimited.
+        idle_timeout: Option<Millis>,
     },
     /// Waits for the client's close, or the end of an HTTP/2 stream, after the gateway has shut
     /// down its own side. Received bytes are discarded.
@@ -80,8 +80,8 @@ pub enum ConnectionState {
     },
 }
 
-/// Maximum time between two updates of a worker's coarse time, in ms.
-pub const COARSE_TICK: u64 = 100;
+/// Maximum time between two updates of a worker's coarse time.
+pub const COARSE_TICK: Millis = Millis::from_ms(100);
 
 /// The slowest upload that `request_timeout` does not end, in bytes per second.
 pub const MIN_BODY_RATE: u64 = 512;
@@ -106,8 +106,8 @@ pub enum Wait {
     Upstream {
         /// The time of the last progress, by the upstream or in the request's body.
         since: CoarseTime,
-        /// Maximum time without progress, in ms, until the response's head.
-        response_timeout: Option<u64>,
+        /// Maximum time without progress, until the response's head.
+        response_timeout: Option<Millis>,
     },
 }
 
@@ -147,19 +147,19 @@ pub enum ExpiredDeadline {
     Close,
 }
 
-/// The timeouts of a client connection, in ms; `None`: unlimited.
+/// The timeouts of a client connection; `None`: unlimited.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientTimeouts {
     /// From the accept, or a head's first byte, to its last byte.
-    pub head: Option<u64>,
+    pub head: Option<Millis>,
     /// Between two requests.
-    pub idle: Option<u64>,
+    pub idle: Option<Millis>,
     /// Between two reads of a request's body, and between two writes of a response.
-    pub body: Option<u64>,
+    pub body: Option<Millis>,
 }
 
-/// Time without a byte after which a lingering connection is closed, in ms.
-const LINGER_GAP: u64 = 2_000;
+/// Time without a byte after which a lingering connection is closed.
+const LINGER_GAP: Millis = Millis::from_secs(2);
 
 impl ConnectionState {
     /// True if the state machine has a transition from this state to `next`.
@@ -214,9 +214,8 @@ impl ConnectionState {
     /// The deadline that has passed at `now`, if any. Never one that is still to come, though the
     /// coarse clock may have lagged by one tick when a wait began.
     pub fn overdue(self, now: CoarseTime, timeouts: &ClientTimeouts) -> Option<ExpiredDeadline> {
-        let gap_exceeded = |since: CoarseTime, limit: Option<u64>| {
-            limit
-                .is_some_and(|limit| now.saturating_sub(since) >= limit.saturating_add(COARSE_TICK))
+        let gap_exceeded = |since: CoarseTime, limit: Option<Millis>| {
+            limit.is_some_and(|limit| now.since(since) >= limit.saturating_add(COARSE_TICK))
         };
         let deadline_passed =
             |deadline: Option<CoarseTime>| deadline.is_some_and(|deadline| now >= deadline);

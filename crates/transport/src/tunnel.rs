@@ -13,7 +13,7 @@ use std::{
 };
 
 pub use self::http2_end::{Http2TunnelEnd, poll_capacity};
-use tidegate_base::time::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::Buffer;
 
 use super::{
@@ -25,9 +25,8 @@ use crate::connection_state::{StateCell, SweepWake};
 /// Maximum number of reads and writes of one direction in one poll. Then the task yields to others.
 const MAX_ROUNDS: usize = 16;
 
-/// Maximum time, in ms, that the last bytes of a failed side wait for the other side to accept
-/// them.
-const FLUSH_TIMEOUT: u64 = 500;
+/// Maximum time that the last bytes of a failed side wait for the other side to accept them.
+const FLUSH_TIMEOUT: Millis = Millis::from_ms(500);
 
 /// One end of a tunnel.
 pub trait TunnelEnd {
@@ -132,7 +131,7 @@ impl Direction {
     }
 
     /// Moves bytes from `source` to `target` until one of them is not ready. `now` is the coarse
-    /// time in ms.
+    /// time.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -7,10 +7,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::{
     FramingError, HeadParser, ResponseHead, Version, head::resume_parse, start_line::StatusLine,
 };
-use tidegate_system::clock::CoarseTime;
 use tidegate_transport::connection_state::Wait;
 use tidegate_transport::{ClientStream, ReadBuffer, SharedSocket, read_buffer::poll_read};
 
@@ -89,7 +89,7 @@ impl UpstreamHttp1Connection {
         self.response_started = false;
     }
 
-    /// Sends `outgoing` and waits for the response's head, at most `response_timeout` ms after the
+    /// Sends `outgoing` and waits for the response's head, at most `response_timeout` after the
     /// last progress. A response that arrives before the body is sent is returned at once;
     /// [`super::ResponseBody`] sends the rest. Interim responses are forwarded to `client`.
     ///
@@ -99,7 +99,7 @@ impl UpstreamHttp1Connection {
         &mut self,
         outgoing: &mut OutgoingRequest,
         client: &dyn ClientStream,
-        response_timeout: Option<u64>,
+        response_timeout: Option<Millis>,
     ) -> Result<ResponseHead, ExchangeError> {
         let state = client.state();
         state.set_wait(Wait::Internal);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use tidegate_base::time::Millis;
 use tidegate_http1::{Fields, FramingError, ResponseHead};
 use tidegate_transport::connection_state::{ExpiredDeadline, StateCell};
 use tidegate_transport::{BodyError, ClientStream};
@@ -40,12 +41,12 @@ pub(super) fn check_deadlines(state: &StateCell) -> Result<(), ExchangeError> {
 }
 
 /// Begins the wait of an exchange without a response: for the client, if more of its body is
-/// needed, or else for the server, for at most `response_timeout` ms.
+/// needed, or else for the server, for at most `response_timeout`.
 #[inline]
 pub(super) fn begin_wait(
     state: &StateCell,
     outgoing: &OutgoingRequest,
-    response_timeout: Option<u64>,
+    response_timeout: Option<Millis>,
 ) {
     if outgoing.waits_for_client() {
         state.begin_client_body_wait();

@@ -26,8 +26,8 @@ use futures_util::{FutureExt as _, future::LocalBoxFuture};
 use tidegate_balance::TargetKey;
 use tidegate_base::mix::SplitMix;
 use tidegate_base::priority::Priority;
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::{FramingError, ResponseHead};
-use tidegate_system::clock::CoarseTime;
 use tidegate_trace::{AttemptResult, RequestTrace};
 use tidegate_transport::{BodyError, ClientStream};
 
@@ -100,10 +100,10 @@ impl UpstreamError {
         }
     }
 
-    /// Names the value of the route's `request_timeout`, in ms, if that has passed.
-    pub fn name_request_timeout(&mut self, timeout: Option<u64>) {
+    /// Names the value of the route's `request_timeout`, if that has passed.
+    pub fn name_request_timeout(&mut self, timeout: Option<Millis>) {
         if let Self::Timeout(PassedTimeout::Request(value)) = self {
-            *value = timeout.map(Duration::from_millis);
+            *value = timeout.map(Millis::as_duration);
         }
     }
 }
@@ -368,7 +368,7 @@ impl LoadBalancer {
         let endpoints = Rc::clone(&run.endpoints);
         let servers = &*endpoints.set.servers;
         let method = &input.head.client.method;
-        let response_timeout = Some(servers.response_timeout.as_millis() as u64);
+        let response_timeout = Some(Millis::from_duration(servers.response_timeout));
         let mut retries = Retries { left: servers.retries, new_connections: 0, resends: 0 };
         loop {
             outgoing.rewind();

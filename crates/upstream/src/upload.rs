@@ -8,8 +8,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::{BodyEncoder, BodyLength};
-use tidegate_system::clock::CoarseTime;
 use tidegate_transport::connection_state::{COARSE_TICK, SweepWake, Wait};
 use tidegate_transport::{
     BodyError, ClientStream, ClientStreamLayer, KeptBytes, read_buffer::READ_SIZE,
@@ -22,9 +22,9 @@ use super::{
     paced_place::PacedPlace,
 };
 
-/// Time of a pause, in ms, after which a body of unknown length is forwarded: its client may be
-/// waiting for the response.
-const PAUSE: u64 = 1_000;
+/// Time of a pause after which a body of unknown length is forwarded: its client may be waiting for
+/// the response.
+const PAUSE: Millis = Millis::from_secs(1);
 /// Maximum number of reads in one poll. Then the task yields.
 const MAX_READS_PER_POLL: usize = 8;
 /// The maximum number of buffers of one client at one upstream.

@@ -6,15 +6,16 @@ use std::{
     time::Duration,
 };
 
+use tidegate_base::time::Millis;
 use tidegate_transport::connection_state::{COARSE_TICK, ClientTimeouts, CloseMode};
 
 use super::Worker;
 use crate::connection::Sweepable;
 
 /// Interval between two sweeps, which check deadlines and set the coarse clock.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(COARSE_TICK);
-/// Time after which an idle connection is closed while others wait to be accepted, in ms.
-const IDLE_TIMEOUT_WHEN_FULL: u64 = 5_000;
+const SWEEP_INTERVAL: Duration = COARSE_TICK.as_duration();
+/// Time after which an idle connection is closed while others wait to be accepted.
+const IDLE_TIMEOUT_WHEN_FULL: Millis = Millis::from_secs(5);
 
 impl Worker {
     /// Registers a connection for the sweep and the drain.
@@ -58,7 +59,7 @@ impl Worker {
         let http = self.shared.live.snapshot().http;
         let mut timeouts = http.timeouts;
         if self.shared.connection_limit.is_full(http.max_connections) {
-            let idle = timeouts.idle.unwrap_or(u64::MAX);
+            let idle = timeouts.idle.unwrap_or(Millis::MAX);
             timeouts.idle = Some(idle.min(IDLE_TIMEOUT_WHEN_FULL));
         }
         timeouts

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidegate_base::time::Millis;
 use tidegate_config::{
     AdminAddress, CertificateFiles, Config, Http, ListenAddress, Listener, ListenerTls,
     RedirectHttps, Tls,
@@ -268,9 +269,9 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
         head: HeadBounds { bytes: http.max_head.0 as usize, headers: http.max_headers as usize },
         timeouts: ClientTimeouts {
-            head: http.head_timeout.millis(),
-            idle: http.idle_timeout.millis(),
-            body: http.body_timeout.millis(),
+            head: http.head_timeout.duration().map(Millis::from_duration),
+            idle: http.idle_timeout.duration().map(Millis::from_duration),
+            body: http.body_timeout.duration().map(Millis::from_duration),
         },
         max_connections: http.max_connections as usize,
         max_connections_per_client: http.max_connections_per_client.0,

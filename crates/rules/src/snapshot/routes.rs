@@ -7,6 +7,7 @@ use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 use tidegate_base::priority::Priority;
+use tidegate_base::time::Millis;
 use tidegate_config::{
     self as config, Config, CostConfig, ErrorFormat, MAX_FAULTS, RouteActionConfig,
 };
@@ -173,10 +174,10 @@ impl RouteCompiler<'_> {
 
 fn timeouts(route: &config::RouteConfig) -> RouteTimeouts {
     RouteTimeouts {
-        request: route.request_timeout.millis(),
-        response_idle: route.response_idle_timeout.millis(),
-        response_body: route.response_body_timeout.millis(),
-        tunnel_idle: route.tunnel_idle_timeout.millis(),
+        request: route.request_timeout.duration().map(Millis::from_duration),
+        response_idle: route.response_idle_timeout.duration().map(Millis::from_duration),
+        response_body: route.response_body_timeout.duration().map(Millis::from_duration),
+        tunnel_idle: route.tunnel_idle_timeout.duration().map(Millis::from_duration),
     }
 }
 

@@ -5,7 +5,8 @@ use std::{
     task::Waker,
 };
 
-use tidegate_system::clock::{CoarseClock, CoarseTime};
+use tidegate_base::time::{CoarseTime, Millis};
+use tidegate_system::clock::CoarseClock;
 
 use super::{
     COARSE_TICK, ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, MIN_BODY_RATE, Wait,
@@ -51,7 +52,7 @@ impl StateCell {
         }
     }
 
-    /// The worker's coarse time, in ms.
+    /// The worker's coarse time.
     pub fn now(&self) -> CoarseTime {
         self.coarse_clock.now()
     }
@@ -115,34 +116,35 @@ impl StateCell {
         let ((Some(since), _) | (None, Wait::ClientBody { since })) = (last_read, wait) else {
             return;
         };
-        let flowed = now.saturating_sub(since).min(bytes as u64 * 1_000 / MIN_BODY_RATE);
-        let deadline = Some(deadline.saturating_add(flowed));
+        let paid = Millis::from_ms(bytes as u64 * 1_000 / MIN_BODY_RATE);
+        let flowed = now.since(since).min(paid);
+        let deadline = Some(deadline.after(flowed));
         self.set(ConnectionState::Request { deadline, wait });
     }
 
-    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.
-    pub fn set_request_timeout(&self, timeout: Option<u64>) {
+    /// Sets the deadline of the response's head to `timeout` from now; `None`: unlimited.
+    pub fn set_request_timeout(&self, timeout: Option<Millis>) {
         if let ConnectionState::Request { wait, .. } = self.state.get() {
             let deadline = self.deadline(timeout);
             self.set(ConnectionState::Request { deadline, wait });
         }
     }
 
-    /// The time `timeout` ms from now. Never earlier, though the coarse clock may lag by one tick.
-    fn deadline(&self, timeout: Option<u64>) -> Option<CoarseTime> {
-        let next_tick = self.now().saturating_add(COARSE_TICK);
-        timeout.map(|timeout| next_tick.saturating_add(timeout))
+    /// The time `timeout` from now. Never earlier, though the coarse clock may lag by one tick.
+    fn deadline(&self, timeout: Option<Millis>) -> Option<CoarseTime> {
+        let next_tick = self.now().after(COARSE_TICK);
+        timeout.map(|timeout| next_tick.after(timeout))
     }
 
     /// Enters [`ConnectionState::Response`]. `idle_timeout` bounds the time between two reads from
-    /// the upstream, `timeout` the whole response, both in ms.
-    pub fn begin_response(&self, idle_timeout: Option<u64>, timeout: Option<u64>) {
+    /// the upstream, `timeout` the whole response.
+    pub fn begin_response(&self, idle_timeout: Option<Millis>, timeout: Option<Millis>) {
         let deadline = self.deadline(timeout);
         self.enter(ConnectionState::Response { deadline, idle_timeout, wait: Wait::Internal });
     }
 
-    /// Enters [`ConnectionState::Tunnel`]. `idle_timeout` bounds the time without a byte, in ms.
-    pub fn begin_tunnel(&self, idle_timeout: Option<u64>) {
+    /// Enters [`ConnectionState::Tunnel`]. `idle_timeout` bounds the time without a byte.
+    pub fn begin_tunnel(&self, idle_timeout: Option<Millis>) {
         self.enter(ConnectionState::Tunnel { since: self.now(), idle_timeout });
     }
 
@@ -202,8 +204,8 @@ impl StateCell {
     }
 
     /// Begins a wait for the upstream. A wait that has begun keeps its start. `response_timeout`
-    /// bounds the wait for the response's head, in ms.
-    pub fn begin_upstream_wait(&self, response_timeout: Option<u64>) {
+    /// bounds the wait for the response's head.
+    pub fn begin_upstream_wait(&self, response_timeout: Option<Millis>) {
         if !matches!(self.wait(), Some(Wait::Upstream { .. })) {
             self.set_wait(Wait::Upstream { since: self.now(), response_timeout });
         }

@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, task::Waker};
 
-use tidegate_system::clock::{CoarseClock, CoarseTime};
+use tidegate_system::clock::CoarseClock;
 
 use super::*;
 
@@ -76,12 +76,12 @@ impl TunnelEnd for ScriptedEnd {
 type ScriptedTunnel = Tunnel<ScriptedEnd, ScriptedEnd>;
 
 fn poll(tunnel: &mut ScriptedTunnel) -> Option<TunnelOutcome> {
-    poll_at(tunnel, 0)
+    poll_at(tunnel, Millis::ZERO)
 }
 
-/// Polls `tunnel` at a coarse time in ms.
-fn poll_at(tunnel: &mut ScriptedTunnel, now: u64) -> Option<TunnelOutcome> {
-    let state = StateCell::new(CoarseClock::new(CoarseTime::from_ms(now)));
+/// Polls `tunnel` when the coarse clock has run for this long.
+fn poll_at(tunnel: &mut ScriptedTunnel, passed: Millis) -> Option<TunnelOutcome> {
+    let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO + passed));
     state.begin_request();
     state.begin_tunnel(None);
     match tunnel.poll(&mut Context::from_waker(Waker::noop()), &state) {
@@ -145,7 +145,7 @@ fn a_reset_ends_a_tunnel_whose_other_side_does_not_accept() {
         sender.is_reset = true;
         assert_eq!(poll(&mut tunnel), None);
         assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT), None, "the other side may take it");
-        assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT + 1), Some(outcome));
+        assert_eq!(poll_at(&mut tunnel, FLUSH_TIMEOUT + Millis::MILLISECOND), Some(outcome));
     }
 }
 
@@ -180,8 +180,8 @@ fn a_reset_waits_for_what_was_written_but_not_for_long() {
             let reader = if is_client { &mut tunnel.upstream } else { &mut tunnel.client };
             assert_eq!(reader.written, b"last");
             reader.room = released_at.map_or(Some(0), |_| ROOM);
-            let now = released_at.unwrap_or(FLUSH_TIMEOUT + 1);
-            assert_eq!(poll_at(&mut tunnel, now), Some(outcome));
+            let passed = released_at.unwrap_or(FLUSH_TIMEOUT + Millis::MILLISECOND);
+            assert_eq!(poll_at(&mut tunnel, passed), Some(outcome));
             assert!(tunnel.client.is_aborted && tunnel.upstream.is_aborted);
         }
     }
@@ -209,7 +209,7 @@ fn an_idle_tunnel_is_aborted() {
     let mut tunnel = Tunnel::new(client, upstream, Buffer::default());
     let state = StateCell::new(CoarseClock::new(CoarseTime::ZERO));
     state.begin_request();
-    state.begin_tunnel(Some(100));
+    state.begin_tunnel(Some(Millis::from_ms(100)));
     state.expire(crate::connection_state::ExpiredDeadline::Tunnel);
     let polled = tunnel.poll(&mut Context::from_waker(Waker::noop()), &state);
     assert_eq!(polled, Poll::Ready(TunnelOutcome::TimedOut));

@@ -2,6 +2,7 @@
 
 use http::Method;
 use tidegate_balance::AttemptOutcome;
+use tidegate_base::time::Millis;
 use tidegate_http1::{FramingError, ResponseHead};
 use tidegate_transport::ClientStream;
 
@@ -127,7 +128,7 @@ pub(super) async fn exchange(
     head: AttemptHead<'_>,
     outgoing: &mut OutgoingRequest,
     client: &dyn ClientStream,
-    response_timeout: Option<u64>,
+    response_timeout: Option<Millis>,
 ) -> Result<Exchanged, FailedExchange> {
     match connection {
         UpstreamConnection::Http1(mut connection) => {

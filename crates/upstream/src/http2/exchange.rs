@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use h2::{Reason, SendStream, client::ResponseFuture};
 use http::StatusCode;
+use tidegate_base::time::Millis;
 use tidegate_http1::{
     BodyLength, FramingError, ResponseHead, Version, head::ConnectionOptions,
     head::MAX_RESPONSE_FIELDS, header_map::to_fields, start_line::MAX_STATUS,
@@ -38,8 +39,8 @@ const MAX_ENDED_CONNECTIONS: u32 = 8;
 
 impl Http2Slot {
     /// Sends `outgoing` with `head`, and waits for the response's head, at most `response_timeout`
-    /// ms after the last progress. A response that arrives before the body is sent is returned at
-    /// once; [`Http2Body`] sends the rest. Interim responses are forwarded to `client`.
+    /// after the last progress. A response that arrives before the body is sent is returned at once;
+    /// [`Http2Body`] sends the rest. Interim responses are forwarded to `client`.
     ///
     /// # Errors
     /// A deadline has passed, the client's body failed, or the connection or the response failed.
@@ -48,7 +49,7 @@ impl Http2Slot {
         head: AttemptHead<'_>,
         outgoing: &mut OutgoingRequest,
         client: &dyn ClientStream,
-        response_timeout: Option<u64>,
+        response_timeout: Option<Millis>,
     ) -> Result<Http2Response, ExchangeError> {
         let state = client.state();
         state.set_wait(Wait::Internal);
