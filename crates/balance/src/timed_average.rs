@@ -1,6 +1,6 @@
 //! [`TimedAverage`]: a moving average and the time of its last observation, in 64 bits.
 
-use tidegate_base::time::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 /// A moving average of one endpoint. The default has no observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,10 +29,11 @@ impl TimedAverage {
         u64::from(self.value.to_bits()) << 32 | u64::from(self.observed_at)
     }
 
-    /// The time since the last observation, in ms. A step back of the clock counts as no time.
+    /// The time since the last observation, in multiples of `unit`. A step back of the clock counts
+    /// as no time.
     #[inline]
-    pub(super) fn age(self, now: CoarseTime) -> f32 {
+    pub(super) fn age(self, now: CoarseTime, unit: Millis) -> f32 {
         let age = (now.as_ms() as u32).wrapping_sub(self.observed_at);
-        if age > u32::MAX / 2 { 0.0 } else { age as f32 }
+        if age > u32::MAX / 2 { 0.0 } else { age as f32 / unit.as_ms() as f32 }
     }
 }
