@@ -18,8 +18,8 @@ use tidegate::{
     balance::{
         Balancer, EndpointView, PeakEwma, Pick, PickRequest, Policy, TargetKey, WeightedEndpoint,
     },
-    clock::CoarseTime,
     mix::SplitMix,
+    time::{CoarseTime, Millis},
     upstream::{
         adaptive_concurrency::{AdaptiveLimit, ConcurrencyBounds, Sample, SampleOutcome},
         retry_budget::RetryBudget,
@@ -37,13 +37,13 @@ const TARGETS: [usize; 2] = [8, 1_000];
 
 const SETTINGS: HealthSettings = HealthSettings {
     failures: 5,
-    duration: 10_000,
-    max_duration: 300_000,
+    duration: Millis::from_secs(10),
+    max_duration: Millis::from_secs(300),
     max_share: 50,
     unhealthy_after: 3,
     healthy_after: 2,
-    check_interval: 0,
-    slow_start: 30_000,
+    check_interval: Millis::ZERO,
+    slow_start: Millis::from_secs(30),
 };
 
 fn main() {
@@ -93,7 +93,8 @@ impl EndpointView for Targets {
 /// A view with targets that have about 10 requests in flight and about 10 ms.
 fn targets(count: usize) -> Targets {
     let targets = (0..count as u64).map(|index| {
-        let latency = PeakEwma::default().observe(10_000 + index * 7_919 % 5_000, NOW - 50);
+        let observed_at = NOW - Millis::from_ms(50);
+        let latency = PeakEwma::default().observe(10_000 + index * 7_919 % 5_000, observed_at);
         Target {
             in_flight: AtomicU32::new((8 + index * 31 % 5) as u32),
             latency: AtomicU64::new(latency.to_bits()),
@@ -208,7 +209,7 @@ fn adaptive_limit_record(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         request += 1;
         let sample = Sample { latency: 1_000, in_flight: 15, outcome: SampleOutcome::Responded };
-        black_box(&mut limit).record(black_box(sample), NOW + request / 1_000)
+        black_box(&mut limit).record(black_box(sample), NOW + Millis::from_ms(request / 1_000))
     });
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::AdminContext;
 use crate::balance::Policy;
-use crate::clock::CoarseTime;
+use crate::clock::{CoarseTime, StoreTime};
 use crate::priority::Priority;
 use crate::upstream::{EndpointSet, FAILURE_KINDS, Member, UpstreamRuntime};
 
@@ -105,15 +105,14 @@ fn describe_target(set: &EndpointSet, member: &Member, now: CoarseTime) -> Targe
     let endpoint = &member.state;
     let status = endpoint.view().status(now, set.servers.health.slow_start);
     let change = endpoint.last_change();
-    let has_changed = change.at > 0;
     TargetDescription {
         target: endpoint.name.clone(),
         url: endpoint.target.to_string(),
         weight: member.weight,
         priority: member.priority,
         status: status.as_str(),
-        reason: has_changed.then_some(change.reason),
-        since_ms: has_changed.then_some(change.at),
+        reason: change.at.map(|_| change.reason),
+        since_ms: change.at.map(StoreTime::as_unix_ms),
         in_flight: endpoint.in_flight(),
         max_in_flight: endpoint.adaptive_limit().or(set.servers.bounds.max_requests),
         connections: endpoint.connections(),

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use tidegate_balance::TargetKey;
+use tidegate_base::time::Millis;
 use tidegate_envoy::grpc;
 use tidegate_http1::{BodyLength, Fields, upgrade::requested_protocol};
 use tidegate_rules::error::GatewayError;
@@ -50,7 +51,7 @@ impl Gateway {
             UpstreamKind::Servers(servers) => servers,
         };
         let Some(WorkerUpstream { counters, balancer: Some(balancer) }) = &route.upstream else {
-            return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: 0 }));
+            return Err(GatewayError::Upstream(UpstreamError::Down { retry_after: Millis::ZERO }));
         };
         let ForwardedBody { client, upload } =
             self.forwarded_body(peer, request, admitted, servers)?;

@@ -23,15 +23,15 @@
 
 mod window;
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 use self::window::Window;
 
-/// Minimum duration of a window, in ms.
-const MIN_WINDOW: u64 = 100;
-/// Rules that end a window: a minimum number of attempts, and a minimum duration in ms. One rule
-/// suffices.
-const WINDOWS: [(u32, u64); 3] = [(100, MIN_WINDOW), (20, 1_000), (1, 10_000)];
+/// Minimum duration of a window.
+const MIN_WINDOW: Millis = Millis::from_ms(100);
+/// Rules that end a window: a minimum number of attempts, and a minimum duration. One rule suffices.
+const WINDOWS: [(u32, Millis); 3] =
+    [(100, MIN_WINDOW), (20, Millis::from_secs(1)), (1, Millis::from_secs(10))];
 /// The tolerated latency, relative to the base.
 const TOLERANCE: f64 = 1.25;
 /// The gradient's minimum, which bounds the decrease in one window.
@@ -47,10 +47,9 @@ const UNUSED_DROPS_SHARE: f64 = 0.1;
 const INITIAL_LIMIT: u32 = 20;
 /// The weight of a window in the base latency while the target is not loaded.
 const BASE_WEIGHT: f64 = 0.1;
-/// Time after which the base latency is measured, in ms, and the maximum of a random addition to
-/// it.
-const BASE_LIFETIME: u64 = 60_000;
-const BASE_JITTER: u64 = 10_000;
+/// Time after which the base latency is measured, and the maximum of a random addition to it.
+const BASE_LIFETIME: Millis = Millis::from_mins(1);
+const BASE_JITTER: Millis = Millis::from_secs(10);
 /// Number of consecutive windows above twice the base latency after which it is measured.
 const MAX_SLOW_WINDOWS: u32 = 5;
 /// A measurement continues while halving the limit lowers the latency below this share of the
@@ -99,9 +98,9 @@ pub struct AdaptiveLimit {
     base: Option<f64>,
     /// The time at which the base latency is measured.
     measure_at: CoarseTime,
-    /// An addition to the time between measurements, in ms, so that the targets of an upstream are
-    /// not measured at once.
-    jitter: u64,
+    /// An addition to the time between measurements, so that the targets of an upstream are not
+    /// measured at once.
+    jitter: Millis,
     /// Windows in a row above twice the base latency.
     slow_windows: u32,
 }
@@ -134,7 +133,7 @@ impl AdaptiveLimit {
             valid_from: now,
             base: None,
             measure_at: now,
-            jitter: random % BASE_JITTER,
+            jitter: Millis::from_ms(random) % BASE_JITTER,
             slow_windows: 0,
         }
     }
@@ -146,7 +145,7 @@ impl AdaptiveLimit {
 
     /// Records an attempt that ended at `now`. Returns the limit if it changed.
     pub fn record(&mut self, sample: Sample, now: CoarseTime) -> Option<u32> {
-        let started = now.minus_ms(sample.latency / 1_000);
+        let started = now.before(Millis::from_ms(sample.latency / 1_000));
         if started < self.valid_from {
             return None;
         }
@@ -164,9 +163,9 @@ impl AdaptiveLimit {
     }
 
     fn is_window_over(&self, now: CoarseTime) -> bool {
-        let age = now.saturating_sub(self.window.began);
-        let latency = self.base.map_or(0, |base| base as u64 / 1_000);
-        let is_over = |&(attempts, duration): &(u32, u64)| {
+        let age = now.since(self.window.began);
+        let latency = self.base.map_or(Millis::ZERO, |base| Millis::from_ms(base as u64 / 1_000));
+        let is_over = |&(attempts, duration): &(u32, Millis)| {
             self.window.len() >= attempts && age >= duration.max(latency)
         };
         WINDOWS.iter().any(is_over)

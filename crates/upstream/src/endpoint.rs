@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 pub(super) use self::in_flight::ConnectionGuard;
 pub use self::in_flight::InFlight;
 use tidegate_balance::{AttemptOutcome, ErrorRate, PeakEwma};
-use tidegate_system::clock::CoarseTime;
+use tidegate_system::clock::{CoarseTime, StoreTime};
 
 use super::{
     Target,
@@ -105,8 +105,8 @@ pub const FAILURE_KINDS: [&str; 5] = ["connect", "reset", "timeout", "status", "
 /// The last change of an endpoint's health.
 #[derive(Clone, Debug, Default)]
 pub struct LastChange {
-    /// The time, in ms since the epoch; 0: never.
-    pub at: u64,
+    /// The time; `None`: never.
+    pub at: Option<StoreTime>,
     /// The reason.
     pub reason: String,
 }

@@ -348,7 +348,7 @@ impl EndpointSet {
             }
             HealthEvent::Ejected { duration, .. } => {
                 endpoint.count_ejection();
-                let ejected_ms = duration;
+                let ejected_ms = duration.as_ms();
                 tracing::warn!(
                     upstream,
                     server,
@@ -375,7 +375,7 @@ impl EndpointSet {
                 tracing::warn!(upstream, server, event, reason, "upstream server is down");
             }
         }
-        endpoint.set_last_change(LastChange { at: clock.store_time().as_unix_ms(), reason });
+        endpoint.set_last_change(LastChange { at: Some(clock.store_time()), reason });
     }
 }
 

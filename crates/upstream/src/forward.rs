@@ -61,8 +61,8 @@ pub enum UpstreamError {
     /// All servers are down or ejected.
     #[error("all servers of the upstream are down; retry in {} s", retry_seconds(*.retry_after))]
     Down {
-        /// The time until one may be tried, in ms.
-        retry_after: u64,
+        /// The time until one may be tried.
+        retry_after: Millis,
     },
     /// No server has room for another request, and the request, of this priority, cannot wait, or
     /// has waited too long.
@@ -152,9 +152,9 @@ pub enum ForwardError {
     Request(FramingError),
 }
 
-/// Converts a time in ms to the seconds of `Retry-After`, at least 1.
-pub fn retry_seconds(retry_after: u64) -> u64 {
-    retry_after.div_ceil(1000).max(1)
+/// The seconds of `Retry-After` for this time, at least 1.
+pub fn retry_seconds(retry_after: Millis) -> u64 {
+    retry_after.as_secs_rounded_up().max(1)
 }
 
 /// The attempts of one request.
@@ -267,7 +267,7 @@ impl LoadBalancer {
     /// Closes the connections that have been idle for too long.
     pub fn sweep(&self) {
         let endpoints = self.endpoints();
-        let idle_timeout = endpoints.set.servers.idle_timeout.as_millis() as u64;
+        let idle_timeout = Millis::from_duration(endpoints.set.servers.idle_timeout);
         endpoints.pools.iter().for_each(|pool| pool.sweep(idle_timeout));
     }
 
@@ -277,11 +277,11 @@ impl LoadBalancer {
     pub fn yield_connections(&self) {
         let endpoints = self.endpoints();
         if self.state.load.connection_budget.is_scarce() {
-            return endpoints.pools.iter().for_each(|pool| pool.sweep(0));
+            return endpoints.pools.iter().for_each(|pool| pool.sweep(Millis::ZERO));
         }
         if endpoints.set.servers.bounds.max_connections.is_some() {
             let starved = endpoints.pools.iter().filter(|pool| pool.endpoint().is_starved());
-            starved.for_each(|pool| pool.sweep(0));
+            starved.for_each(|pool| pool.sweep(Millis::ZERO));
         }
     }
 

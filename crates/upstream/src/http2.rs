@@ -27,7 +27,8 @@ pub(super) use self::{
     body::Http2Body,
     exchange::{Http2Response, is_connection_lost, max_resends, requires_http1},
 };
-use tidegate_system::clock::{CoarseClock, CoarseTime};
+use tidegate_base::time::{CoarseTime, Millis};
+use tidegate_system::clock::CoarseClock;
 use tidegate_tls::HandshakeFailure;
 use tidegate_transport::{Transport, frame_counter::MAX_EMPTY_FRAMES};
 
@@ -53,9 +54,9 @@ const MAX_HEAD: usize = 64 * 1024;
 const MAX_HEADER_LIST: u32 = 256 * 1024;
 /// Maximum number of streams on one connection, even if the server allows more.
 const MAX_STREAMS: usize = 128;
-/// Maximum time to send the last frames of a connection without exchanges, in ms. A hung server
-/// does not read them.
-const CLOSE_TIMEOUT: u64 = 5_000;
+/// Maximum time to send the last frames of a connection without exchanges. A hung server does not
+/// read them.
+const CLOSE_TIMEOUT: Millis = Millis::from_secs(5);
 
 /// The HTTP/2 connections to one server.
 #[derive(Default)]
@@ -164,14 +165,14 @@ impl Http2Connections {
         Ok(Http2Slot::on_new(connection, coarse_clock))
     }
 
-    /// Closes connections that are retired, or have been idle for longer than `limit` ms; all idle
-    /// ones if it is 0.
-    pub(super) fn sweep(&self, now: CoarseTime, limit: u64) {
+    /// Closes connections that are retired, or have been idle for longer than `limit`; all idle
+    /// ones if it is zero.
+    pub(super) fn sweep(&self, now: CoarseTime, limit: Millis) {
         let mut closing = self.closing.borrow_mut();
         self.open.borrow_mut().retain(|connection| {
             let is_idle = connection.streams.get() == 0;
-            let idle_time = now.saturating_sub(connection.idle_since.get());
-            let closes = connection.is_over() || is_idle && (limit == 0 || idle_time > limit);
+            let idle_time = now.since(connection.idle_since.get());
+            let closes = connection.is_over() || is_idle && (limit.is_zero() || idle_time > limit);
             if closes {
                 let driver = connection.driver.clone();
                 let connection = Rc::downgrade(connection);
@@ -199,7 +200,7 @@ impl Closing {
         if self.driver.is_finished() || self.connection.strong_count() > 0 {
             return self.driver.is_finished();
         }
-        let is_late = now.saturating_sub(*self.since.get_or_insert(now)) > CLOSE_TIMEOUT;
+        let is_late = now.since(*self.since.get_or_insert(now)) > CLOSE_TIMEOUT;
         if is_late {
             self.driver.abort();
         }
@@ -316,7 +317,7 @@ mod tests {
             slot.connection.is_retired.set(true);
             drop((slot, stream, response));
             for (now, is_closed) in [(0, false), (5_000, false), (5_001, true)] {
-                connections.sweep(CoarseTime::from_ms(now), 60_000);
+                connections.sweep(CoarseTime::from_ms(now), Millis::from_mins(1));
                 tokio::task::yield_now().await;
                 assert_eq!(driver.is_finished(), is_closed, "{now}");
             }

@@ -14,7 +14,8 @@ use std::{
 use ahash::RandomState;
 use hashbrown::HashMap;
 use rustls::pki_types::ServerName;
-use tidegate_system::clock::{CoarseClock, CoarseTime};
+use tidegate_base::time::{CoarseTime, Millis};
+use tidegate_system::clock::CoarseClock;
 use tidegate_tls::ALPN_HTTP2;
 use tidegate_transport::{RawSocket, SharedSocket, Transport};
 use tokio::{
@@ -40,8 +41,8 @@ const MAX_IDLE: usize = 512;
 /// Maximum number of requests that wait for one HTTP/2 connection to open. Servers usually allow
 /// about 100 streams.
 const MAX_WAITING: usize = 100;
-/// The time for which HTTP/1.1 is used after the server has asked for it, in ms.
-const HTTP1_REQUIRED: u64 = 5 * 60 * 1000;
+/// The time for which HTTP/1.1 is used after the server has asked for it.
+const HTTP1_REQUIRED: Millis = Millis::from_mins(5);
 
 /// One worker's connections to one server. Takes the most recently used idle connection first.
 pub struct Pool {
@@ -133,7 +134,7 @@ impl PoolTable {
 
     /// Closes all idle connections, to make room for a new one.
     pub(super) fn close_idle(&self) {
-        self.pools.borrow().values().for_each(|pool| pool.sweep(0));
+        self.pools.borrow().values().for_each(|pool| pool.sweep(Millis::ZERO));
     }
 
     /// Removes the pools of endpoints that are no longer used.
@@ -406,15 +407,15 @@ impl Pool {
         self.check();
     }
 
-    /// Closes connections that have been idle for longer than `limit` ms; all idle ones if it is 0.
-    pub fn sweep(&self, limit: u64) {
+    /// Closes connections that have been idle for longer than `limit`; all idle ones if it is zero.
+    pub fn sweep(&self, limit: Millis) {
         let now = self.coarse_clock.now();
         self.named.sweep(now, limit);
         self.sweep_own(now, limit);
     }
 
-    fn sweep_own(&self, now: CoarseTime, limit: u64) {
-        let is_kept = |idle_since: CoarseTime| limit > 0 && now.saturating_sub(idle_since) <= limit;
+    fn sweep_own(&self, now: CoarseTime, limit: Millis) {
+        let is_kept = |idle_since: CoarseTime| !limit.is_zero() && now.since(idle_since) <= limit;
         self.http2.sweep(now, limit);
         self.idle.borrow_mut().retain(|connection| is_kept(connection.idle_since));
         self.check();

@@ -6,7 +6,7 @@
 //! interval, the retries are at most a fifth of the requests, plus ten a second, plus the bucket's
 //! capacity.
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 /// The bucket's units for one retry.
 const RETRY: u64 = 1_000;
@@ -22,10 +22,10 @@ const INITIAL: u64 = 10 * RETRY;
 const TOKEN_BITS: u32 = 20;
 const _: () = assert!(CAPACITY < 1 << TOKEN_BITS);
 
-/// The maximum delay before the first retry, in ms. It doubles with each further one.
-const BASE_BACKOFF: u64 = 25;
-/// Maximum delay before any retry, in ms.
-const MAX_BACKOFF: u64 = 250;
+/// The maximum delay before the first retry. It doubles with each further one.
+const BASE_BACKOFF: Millis = Millis::from_ms(25);
+/// Maximum delay before any retry.
+const MAX_BACKOFF: Millis = Millis::from_ms(250);
 
 /// A retry budget, in 64 bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,7 +77,7 @@ impl RetryBudget {
     /// Adds the units for the time until `now`. A step back of the clock adds none.
     #[inline]
     fn advance(self, now: CoarseTime) -> Self {
-        let passed = now.saturating_sub(self.updated_at);
+        let passed = now.since(self.updated_at).as_ms();
         let budget = Self { updated_at: self.updated_at.max(now), ..self };
         budget.add(passed.min(CAPACITY) * PER_MILLISECOND)
     }
@@ -88,17 +88,17 @@ impl RetryBudget {
     }
 }
 
-/// The delay before a retry, in ms: random, between half of a maximum and the maximum. The maximum
+/// The delay before a retry: random, between half of a maximum and the maximum. The maximum
 /// is 25 ms for the first retry and doubles with each further one, up to 250 ms.
 ///
 /// `retry` is 1 for a request's first retry. `random` are random bits for the jitter, so that
 /// requests that failed together are not retried together.
-pub fn backoff(retry: u32, random: u64) -> u64 {
+pub fn backoff(retry: u32, random: u64) -> Millis {
     let doublings = retry.saturating_sub(1).min(10);
-    let longest = (BASE_BACKOFF << doublings).min(MAX_BACKOFF);
-    let shortest = longest.div_ceil(2);
-    let span = longest - shortest + 1;
-    shortest + ((u128::from(random) * u128::from(span)) >> 64) as u64
+    let longest = (BASE_BACKOFF * (1 << doublings)).min(MAX_BACKOFF);
+    let shortest = longest - longest / 2;
+    let span = (longest - shortest).as_ms() + 1;
+    shortest + Millis::from_ms(((u128::from(random) * u128::from(span)) >> 64) as u64)
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
         let mut retries = 0;
         for request in 0..100_000_u64 {
             // 10,000 requests a second, and all fail.
-            let now = NOW + request / 10;
+            let now = NOW + Millis::from_ms(request / 10);
             budget = RetryBudget::from_bits(budget.record_request(now).to_bits());
             if let Some(left) = budget.try_retry(now) {
                 (budget, retries) = (left, retries + 1);
@@ -129,21 +129,21 @@ mod tests {
     fn few_requests_may_all_be_retried() {
         let mut budget = RetryBudget::new(NOW);
         for request in 0..1_000 {
-            let now = NOW + request * 100;
+            let now = NOW + Millis::from_ms(request * 100);
             budget = budget.record_request(now).try_retry(now).expect("ten retries a second");
         }
     }
 
     #[test]
     fn the_budget_survives_a_clock_that_is_set_back() {
-        let budget = RetryBudget::new(NOW).record_request(NOW - 60_000);
+        let budget = RetryBudget::new(NOW).record_request(NOW - Millis::from_mins(1));
         assert_eq!(budget.updated_at, NOW);
         assert_eq!(budget.tokens, INITIAL + PER_REQUEST);
     }
 
     #[test]
     fn the_delay_doubles_to_its_maximum() {
-        let delays = |retry| (backoff(retry, 0), backoff(retry, u64::MAX));
+        let delays = |retry| (backoff(retry, 0).as_ms(), backoff(retry, u64::MAX).as_ms());
         assert_eq!(delays(1), (13, 25));
         assert_eq!(delays(2), (25, 50));
         assert_eq!(delays(4), (100, 200));
@@ -167,7 +167,7 @@ mod tests {
                 if index == from {
                     (retries, requests, began) = (0, 0, now);
                 }
-                now += pause;
+                now += Millis::from_ms(pause);
                 for _ in 0..failing {
                     budget = RetryBudget::from_bits(budget.record_request(now).to_bits());
                     requests += 1;
@@ -177,14 +177,14 @@ mod tests {
                     }
                 }
             }
-            prop_assert!(retries * RETRY
-                <= requests * PER_REQUEST + (now - began) * PER_MILLISECOND + CAPACITY);
+            let earned = requests * PER_REQUEST + now.since(began).as_ms() * PER_MILLISECOND;
+            prop_assert!(retries * RETRY <= earned + CAPACITY);
         }
 
         #[test]
         fn the_delay_is_between_half_and_all(retry in 1_u32..40, random in any::<u64>()) {
             let longest = (25_u64 << (retry - 1).min(10)).min(250);
-            prop_assert!((longest.div_ceil(2)..=longest).contains(&backoff(retry, random)));
+            prop_assert!((longest.div_ceil(2)..=longest).contains(&backoff(retry, random).as_ms()));
         }
     }
 }

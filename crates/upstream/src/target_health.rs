@@ -23,8 +23,7 @@
 //! - **Active**: a target that its health checks find down is known to be down, not just suspected,
 //!   so it does not count in the share. Passed health checks end an ejection early, with a trial.
 //!
-//! Envoy's outlier detection has the same parts. Times are in ms of any clock that only goes
-//! forward.
+//! Envoy's outlier detection has the same parts. The clock may be any that only goes forward.
 
 mod change;
 mod failure;
@@ -41,33 +40,33 @@ pub use run::FailedAttempt;
 pub use target::TargetHealth;
 pub use view::{Availability, HealthView, ServiceLevel, TargetStatus};
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 use self::{run::FailureRun, target::TargetState};
 
-/// The time between trials of a target while all are down, in ms.
-pub const ALL_DOWN_TRIAL_INTERVAL: u64 = 1_000;
+/// The time between trials of a target while all are down.
+pub const ALL_DOWN_TRIAL_INTERVAL: Millis = Millis::from_secs(1);
 
-/// The rules for ejections and health checks. All times are in ms.
+/// The rules for ejections and health checks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HealthSettings {
     /// Number of failures in a row that eject a target.
     pub failures: u32,
     /// The duration of the first ejection. It doubles each time the target fails again soon after
     /// its return.
-    pub duration: u64,
+    pub duration: Millis,
     /// Maximum duration of an ejection.
-    pub max_duration: u64,
+    pub max_duration: Millis,
     /// Maximum share of ejected targets while one works, in percent. With 0 none is ever ejected.
     pub max_share: u32,
     /// Number of failed health checks in a row after which a target is down.
     pub unhealthy_after: u32,
     /// Number of passed health checks in a row after which it is up.
     pub healthy_after: u32,
-    /// The time between health checks; 0 without them.
-    pub check_interval: u64,
-    /// The duration of slow start; 0 without it.
-    pub slow_start: u64,
+    /// The time between health checks; zero without them.
+    pub check_interval: Millis,
+    /// The duration of slow start; zero without it.
+    pub slow_start: Millis,
 }
 
 /// The kind of an attempt that has ended.
@@ -291,7 +290,7 @@ impl UpstreamHealth {
         let mut changes = Changes::new();
         if is_all_down {
             let wait = target.last_duration.min(ALL_DOWN_TRIAL_INTERVAL);
-            target.state = TargetState::Ejected { since: now, until: now.saturating_add(wait) };
+            target.state = TargetState::Ejected { since: now, until: now.after(wait) };
         } else {
             // Doubles the duration: a failed trial counts as a failure right after the return.
             target.returned_at = now;
@@ -331,7 +330,7 @@ impl UpstreamHealth {
     fn hasten_trials(&mut self, now: CoarseTime) {
         for target in &mut self.targets {
             if let TargetState::Ejected { since, .. } = target.state {
-                target.shorten_ejection(now.max(since.saturating_add(ALL_DOWN_TRIAL_INTERVAL)));
+                target.shorten_ejection(now.max(since.after(ALL_DOWN_TRIAL_INTERVAL)));
             }
         }
     }

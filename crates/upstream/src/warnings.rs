@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 
 use smallvec::SmallVec;
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
-/// Minimum interval between two lines for one reason, in ms.
-const INTERVAL: u64 = 1_000;
+/// Minimum interval between two lines for one reason.
+const INTERVAL: Millis = Millis::from_secs(1);
 
 /// A worker's warnings about one subject, such as an upstream: a line a second for each reason,
 /// with the number of failures since the line before. One subject or reason hides no other.
@@ -30,7 +30,7 @@ impl Warnings {
             reasons.push(LoggedReason { reason, logged_at: now, left_out: 0 });
             return Some(1);
         };
-        if now.saturating_sub(known.logged_at) < INTERVAL {
+        if now.since(known.logged_at) < INTERVAL {
             known.left_out += 1;
             return None;
         }
@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn each_reason_has_a_line_a_second_with_its_count() {
-        let (warnings, start) = (Warnings::default(), CoarseTime::ZERO);
-        assert_eq!(warnings.due("connect", start), Some(1), "also in the first second");
-        assert_eq!(warnings.due("connect", start + 10), None);
-        assert_eq!(warnings.due("timeout", start + 10), Some(1), "another reason is not hidden");
-        assert_eq!(warnings.due("connect", start + 999), None);
-        assert_eq!(warnings.due("connect", start + 1_000), Some(3));
-        assert_eq!(warnings.due("connect", start + 2_000), Some(1));
+        let (warnings, at) = (Warnings::default(), CoarseTime::from_ms);
+        assert_eq!(warnings.due("connect", at(0)), Some(1), "also in the first second");
+        assert_eq!(warnings.due("connect", at(10)), None);
+        assert_eq!(warnings.due("timeout", at(10)), Some(1), "another reason is not hidden");
+        assert_eq!(warnings.due("connect", at(999)), None);
+        assert_eq!(warnings.due("connect", at(1_000)), Some(3));
+        assert_eq!(warnings.due("connect", at(2_000)), Some(1));
     }
 }

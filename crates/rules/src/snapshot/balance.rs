@@ -1,6 +1,7 @@
 //! Compiles an upstream's balancing, health checks, ejection, retries and bounds.
 
 use tidegate_balance::Policy;
+use tidegate_base::time::Millis;
 use tidegate_config::{self as config, Config, RetryCondition, StatusRange};
 use tidegate_identity::{KeyPart, KeyPlan};
 use tidegate_route::Rule;
@@ -106,13 +107,13 @@ pub(super) fn health(section: &Section<'_>, upstream: &config::UpstreamConfig) -
     let check = upstream.health.as_ref();
     HealthSettings {
         failures: ejection.failures,
-        duration: ejection.duration.millis(),
-        max_duration: ejection.max_duration.millis(),
+        duration: Millis::from_duration(ejection.duration.0),
+        max_duration: Millis::from_duration(ejection.max_duration.0),
         max_share: ejection.max_share,
         unhealthy_after: check.map_or(1, |check| check.unhealthy_after),
         healthy_after: check.map_or(1, |check| check.healthy_after),
-        check_interval: check.map_or(0, |check| check.interval.millis()),
-        slow_start: upstream.slow_start.millis(),
+        check_interval: check.map_or(Millis::ZERO, |check| Millis::from_duration(check.interval.0)),
+        slow_start: Millis::from_duration(upstream.slow_start.0),
     }
 }
 

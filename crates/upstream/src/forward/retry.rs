@@ -1,7 +1,5 @@
 //! Decides whether a request is sent again after a failed attempt, and where.
 
-use std::time::Duration;
-
 use tidegate_trace::AttemptResult;
 use tidegate_transport::connection_state::ExpiredDeadline;
 
@@ -123,7 +121,7 @@ impl RequestAttempts<'_> {
         self.exclude(index);
         self.retry_count += 1;
         let delay = backoff(self.retry_count, self.balancer.random());
-        self.wait(Duration::from_millis(delay)).await.map_err(ForwardError::Upstream)
+        self.wait(delay.as_duration()).await.map_err(ForwardError::Upstream)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use ahash::RandomState;
 use hashbrown::HashMap;
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 use super::Pool;
 use crate::requested_name::RequestedName;
@@ -34,7 +34,7 @@ impl NamedPools {
     }
 
     /// Closes connections as [`Pool::sweep`] does, and forgets names without any.
-    pub(super) fn sweep(&self, now: CoarseTime, limit: u64) {
+    pub(super) fn sweep(&self, now: CoarseTime, limit: Millis) {
         self.0.borrow_mut().retain(|_, pool| {
             pool.sweep_own(now, limit);
             pool.is_in_use()

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use smallvec::SmallVec;
+use tidegate_base::time::Millis;
 
 use super::failure::{CheckFailure, Failure};
 
@@ -25,8 +26,8 @@ pub enum HealthEvent {
     Ejected {
         /// The cause.
         cause: EjectionCause,
-        /// The duration, in ms.
-        duration: u64,
+        /// The duration.
+        duration: Millis,
     },
     /// The target is not ejected in spite of its failures.
     KeptInService {
@@ -115,7 +116,7 @@ impl fmt::Display for HealthEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ejected { cause, duration } => {
-                write!(f, "ejected for {} s: {cause}", *duration as f64 / 1_000.0)
+                write!(f, "ejected for {} s: {cause}", duration.as_secs_f64())
             }
             Self::KeptInService { cause, reason } => write!(f, "not ejected, because {reason}: {cause}"),
             Self::Returned(ReturnCause::Trial) => {

@@ -15,7 +15,7 @@
 
 use std::net::IpAddr;
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 use super::{
     ALL_DOWN_TRIAL_INTERVAL, FailedAttempt, Failure, HealthSettings,
@@ -41,8 +41,8 @@ pub struct TargetHealth {
     pub(super) last_notice: Option<CoarseTime>,
     /// True if only the maximum share prevents the target's ejection.
     pub(super) is_kept: bool,
-    /// The duration of the last ejection, in ms; 0 before the first.
-    pub(super) last_duration: u64,
+    /// The duration of the last ejection; zero before the first.
+    pub(super) last_duration: Millis,
     /// The end of the last ejection.
     pub(super) returned_at: CoarseTime,
     /// Failed health checks since the last passed one.
@@ -96,7 +96,7 @@ impl TargetHealth {
             !self.is_ejected() || self.run.is_empty(),
             "ejected, with failures: {self:?}"
         );
-        debug_assert!(!self.is_ejected() || self.last_duration > 0, "no duration: {self:?}");
+        debug_assert!(!self.is_ejected() || !self.last_duration.is_zero(), "no duration: {self:?}");
         debug_assert!(!self.is_kept || !self.run.is_empty(), "kept without failures: {self:?}");
         debug_assert!(
             self.trial_client.is_none() || self.is_ejected(),
@@ -153,16 +153,15 @@ impl TargetHealth {
         }
     }
 
-    /// Starts an ejection. Returns its duration in ms, which doubles if the target has been back
+    /// Starts an ejection. Returns its duration, which doubles if the target has been back
     /// for less than the last ejection's duration.
-    pub(super) fn eject(&mut self, settings: &HealthSettings, now: CoarseTime) -> u64 {
+    pub(super) fn eject(&mut self, settings: &HealthSettings, now: CoarseTime) -> Millis {
         let is_repeated =
-            self.last_duration > 0 && now.saturating_sub(self.returned_at) <= self.last_duration;
+            !self.last_duration.is_zero() && now.since(self.returned_at) <= self.last_duration;
         let doubled = self.last_duration.saturating_mul(2).min(settings.max_duration);
         let duration = if is_repeated { doubled } else { settings.duration };
-        self.last_duration = duration.max(1);
-        self.state =
-            TargetState::Ejected { since: now, until: now.saturating_add(self.last_duration) };
+        self.last_duration = duration.max(Millis::MILLISECOND);
+        self.state = TargetState::Ejected { since: now, until: now.after(self.last_duration) };
         self.run = FailureRun::default();
         self.is_kept = false;
         self.passed_checks = 0;
@@ -174,10 +173,10 @@ impl TargetHealth {
         if self.is_ejected() {
             self.returned_at = now;
         }
-        self.state = if settings.slow_start > 0 {
-            TargetState::SlowStart(now)
-        } else {
+        self.state = if settings.slow_start.is_zero() {
             TargetState::InService
+        } else {
+            TargetState::SlowStart(now)
         };
         self.trial_client = None;
         self.run = FailureRun::default();
@@ -201,20 +200,20 @@ impl TargetHealth {
         counts
     }
 
-    /// Claims the trial of an ejected target until `lease` ms have passed. False if it is not due.
+    /// Claims the trial of an ejected target until `lease` has passed. False if it is not due.
     /// A client that had a trial waits a little longer for the next, so that other clients'
     /// requests come first: its own may be the ones that fail.
-    pub(super) fn claim_trial(&mut self, client: IpAddr, lease: u64, now: CoarseTime) -> bool {
+    pub(super) fn claim_trial(&mut self, client: IpAddr, lease: Millis, now: CoarseTime) -> bool {
         let TargetState::Ejected { until, .. } = &mut self.state else { return false };
         let extra = if self.trial_client == Some(client) {
             self.last_duration.min(ALL_DOWN_TRIAL_INTERVAL)
         } else {
-            0
+            Millis::ZERO
         };
-        if until.saturating_add(extra) > now {
+        if until.after(extra) > now {
             return false;
         }
-        *until = now.saturating_add(lease.max(1));
+        *until = now.after(lease.max(Millis::MILLISECOND));
         self.trial_client = Some(client);
         true
     }
@@ -226,7 +225,7 @@ impl TargetHealth {
 
     /// True if failures of one client may be reported again: once in the duration of an ejection.
     pub(super) fn is_notice_due(&self, settings: &HealthSettings, now: CoarseTime) -> bool {
-        self.last_notice.is_none_or(|last| now.saturating_sub(last) >= settings.duration)
+        self.last_notice.is_none_or(|last| now.since(last) >= settings.duration)
     }
 
     /// True if the failures suffice for an ejection even of the last target.

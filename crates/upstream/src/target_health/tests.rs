@@ -12,14 +12,18 @@ const NOW: CoarseTime = CoarseTime::from_ms(1_700_000_000_000);
 
 pub(super) const SETTINGS: HealthSettings = HealthSettings {
     failures: 5,
-    duration: 10_000,
-    max_duration: 300_000,
+    duration: Millis::from_secs(10),
+    max_duration: Millis::from_secs(300),
     max_share: 50,
     unhealthy_after: 3,
     healthy_after: 2,
-    check_interval: 5_000,
-    slow_start: 30_000,
+    check_interval: Millis::from_secs(5),
+    slow_start: Millis::from_secs(30),
 };
+
+const fn ms(ms: u64) -> Millis {
+    Millis::from_ms(ms)
+}
 
 fn health(size: usize) -> UpstreamHealth {
     UpstreamHealth::new(SETTINGS, vec![TargetHealth::new(); size], NOW)
@@ -70,8 +74,8 @@ fn failures_in_a_row_eject() {
     );
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     assert_eq!(health.state(NOW), ServiceLevel::Serving);
-    assert_eq!(health.view(0).availability(NOW + 9_999), Availability::Unavailable);
-    assert_eq!(health.view(0).availability(NOW + 10_000), Availability::Trial);
+    assert_eq!(health.view(0).availability(NOW + ms(9_999)), Availability::Unavailable);
+    assert_eq!(health.view(0).availability(NOW + ms(10_000)), Availability::Trial);
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn a_failed_connect_ejects_at_once() {
     assert_eq!(statuses(&health, NOW), ["ejected", "up"]);
     let events = fail(&mut health, 1, Failure::Connect(ConnectFailure::Refused), 1, NOW);
     assert_eq!(events.last(), Some(&HealthEvent::AllDown));
-    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: ms(1_000) });
 }
 
 #[test]
@@ -105,10 +109,10 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
     assert_eq!(health.state(NOW), ServiceLevel::Serving);
     fail(&mut health, 4, Failure::Reset(LostConnection::Closed), 1, NOW);
     assert_eq!(statuses(&health, NOW), ["ejected"; 5]);
-    assert_eq!(statuses(&health, NOW + 1_000), ["half_open"; 5]);
+    assert_eq!(statuses(&health, NOW + ms(1_000)), ["half_open"; 5]);
     // One works again, so at most two stay ejected.
-    assert!(health.begin_trial(4, client(9), NOW + 1_000));
-    let changes = health.record_success(4, AttemptKind::Trial, NOW + 1_010);
+    assert!(health.begin_trial(4, client(9), NOW + ms(1_000)));
+    let changes = health.record_success(4, AttemptKind::Trial, NOW + ms(1_010));
     assert_eq!(changes.len(), 3, "{changes:?}");
     let ejected = health.targets().iter().filter(|target| target.counts_as_ejected()).count();
     assert_eq!(ejected, 2);
@@ -118,10 +122,10 @@ fn at_most_the_share_is_ejected_unless_all_fail() {
 fn a_single_target_is_down_after_the_full_count_and_tried_once_a_second() {
     let mut health = health(1);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 5, NOW);
-    assert_eq!(health.state(NOW + 400), ServiceLevel::AllDown { retry_after: 600 });
+    assert_eq!(health.state(NOW + ms(400)), ServiceLevel::AllDown { retry_after: ms(600) });
     for second in 1..100 {
-        let now = NOW + second * 1_000;
-        assert!(!health.begin_trial(0, client(second as u32 % 2), now - 1));
+        let now = NOW + Millis::from_secs(second);
+        assert!(!health.begin_trial(0, client(second as u32 % 2), now - ms(1)));
         assert!(health.begin_trial(0, client(second as u32 % 2), now));
         assert!(!health.begin_trial(0, client(second as u32 % 2), now));
         let changes = health.record_failure(
@@ -136,7 +140,7 @@ fn a_single_target_is_down_after_the_full_count_and_tried_once_a_second() {
         );
         assert!(changes.is_empty(), "no line a second");
     }
-    let now = NOW + 100_000;
+    let now = NOW + ms(100_000);
     assert!(health.begin_trial(0, client(9), now));
     let changes = health.record_success(0, AttemptKind::Trial, now);
     assert_eq!(changes[0].to_string(), "in service again: the trial request succeeded");
@@ -147,21 +151,21 @@ fn a_single_target_is_down_after_the_full_count_and_tried_once_a_second() {
 fn a_failed_trial_doubles_the_ejection_up_to_its_maximum() {
     let mut health = health(2);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 1, NOW);
-    let (mut now, mut duration) = (NOW, 10_000);
+    let (mut now, mut duration) = (NOW, ms(10_000));
     for round in 0..10 {
         now += duration;
-        assert!(!health.begin_trial(0, client(round % 2), now - 1));
+        assert!(!health.begin_trial(0, client(round % 2), now - ms(1)));
         assert!(health.begin_trial(0, client(round % 2), now));
         let changes = health.record_failure(
             0,
             failed(AttemptKind::Trial, Failure::Timeout, round % 2, now),
             now,
         );
-        duration = (2 * duration).min(300_000);
+        duration = (duration * 2).min(ms(300_000));
         let cause = EjectionCause::Trial(Failure::Timeout);
         assert_eq!(changes[0].event, HealthEvent::Ejected { cause, duration });
     }
-    assert_eq!(duration, 300_000);
+    assert_eq!(duration, ms(300_000));
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
         now,
     )[0]
     {
-        HealthEvent::Ejected { duration, .. } => duration,
+        HealthEvent::Ejected { duration, .. } => duration.as_ms(),
         event => panic!("{event:?}"),
     };
     let return_at = |health: &mut UpstreamHealth, now: CoarseTime| {
@@ -183,24 +187,24 @@ fn a_target_that_fails_soon_after_its_return_is_ejected_twice_as_long() {
         health.record_success(0, AttemptKind::Trial, now);
     };
     assert_eq!(ejection(&mut health, NOW), 10_000);
-    return_at(&mut health, NOW + 10_000);
-    assert_eq!(ejection(&mut health, NOW + 15_000), 20_000);
-    return_at(&mut health, NOW + 35_000);
-    assert_eq!(ejection(&mut health, NOW + 50_000), 40_000);
-    return_at(&mut health, NOW + 90_000);
-    assert_eq!(ejection(&mut health, NOW + 90_000 + 40_001), 10_000);
+    return_at(&mut health, NOW + ms(10_000));
+    assert_eq!(ejection(&mut health, NOW + ms(15_000)), 20_000);
+    return_at(&mut health, NOW + ms(35_000));
+    assert_eq!(ejection(&mut health, NOW + ms(50_000)), 40_000);
+    return_at(&mut health, NOW + ms(90_000));
+    assert_eq!(ejection(&mut health, NOW + ms(130_001)), 10_000);
 }
 
 #[test]
 fn one_attempt_has_the_trial_until_it_lapses() {
     let mut health = health(2);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 1, NOW);
-    let due = NOW + 10_000;
+    let due = NOW + ms(10_000);
     assert!(health.begin_trial(0, client(9), due));
     assert_eq!(health.view(0).availability(due), Availability::Unavailable);
-    assert!(!health.begin_trial(0, client(8), due + 9_999));
+    assert!(!health.begin_trial(0, client(8), due + ms(9_999)));
     assert!(
-        health.begin_trial(0, client(8), due + 10_000),
+        health.begin_trial(0, client(8), due + ms(10_000)),
         "the first trial's result was never recorded"
     );
 }
@@ -210,19 +214,19 @@ fn one_attempt_has_the_trial_until_it_lapses() {
 fn late_results_neither_end_nor_prolong_an_ejection() {
     let mut health = health(2);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 1, NOW);
-    fail(&mut health, 0, Failure::Timeout, 9, NOW + 10_000);
-    assert_eq!(health.view(0).availability(NOW + 10_000), Availability::Trial);
-    health.record_success(0, AttemptKind::Regular, NOW + 10_000);
-    assert_eq!(statuses(&health, NOW + 10_000), ["half_open", "up"]);
+    fail(&mut health, 0, Failure::Timeout, 9, NOW + ms(10_000));
+    assert_eq!(health.view(0).availability(NOW + ms(10_000)), Availability::Trial);
+    health.record_success(0, AttemptKind::Regular, NOW + ms(10_000));
+    assert_eq!(statuses(&health, NOW + ms(10_000)), ["half_open", "up"]);
 }
 
 #[test]
 fn slow_start_rises_from_a_tenth() {
     let health = UpstreamHealth::new(SETTINGS, vec![TargetHealth::appearing(NOW)], NOW);
-    let ramp = |ms: u64| health.view(0).ramp(NOW + ms, SETTINGS.slow_start);
+    let ramp = |passed: u64| health.view(0).ramp(NOW + ms(passed), SETTINGS.slow_start);
     assert_eq!([ramp(0), ramp(15_000), ramp(30_000), ramp(99_000)], [103, 563, 1_024, 1_024]);
-    assert_eq!(health.view(0).ramp(NOW, 0), 1_024, "off");
-    assert_eq!(health.view(0).ramp(NOW - 5_000, SETTINGS.slow_start), 103);
+    assert_eq!(health.view(0).ramp(NOW, Millis::ZERO), 1_024, "off");
+    assert_eq!(health.view(0).ramp(NOW - ms(5_000), SETTINGS.slow_start), 103);
     assert_eq!(HealthView::default().ramp(NOW, SETTINGS.slow_start), 1_024);
 }
 
@@ -260,13 +264,16 @@ fn targets_that_are_down_are_outside_of_the_share() {
     fail(&mut health, 2, Failure::Connect(ConnectFailure::Refused), 1, NOW);
     assert_eq!(statuses(&health, NOW), ["down", "down", "ejected", "up"]);
     // Health checks find the last one down, so the suspected one is tried at once.
-    health.record_check(3, Err(CheckFailure::Connect(ConnectFailure::Refused)), NOW + 5_000);
-    health.record_check(3, Err(CheckFailure::Connect(ConnectFailure::Refused)), NOW + 5_000);
-    let changes =
-        health.record_check(3, Err(CheckFailure::Connect(ConnectFailure::Refused)), NOW + 5_000);
+    health.record_check(3, Err(CheckFailure::Connect(ConnectFailure::Refused)), NOW + ms(5_000));
+    health.record_check(3, Err(CheckFailure::Connect(ConnectFailure::Refused)), NOW + ms(5_000));
+    let changes = health.record_check(
+        3,
+        Err(CheckFailure::Connect(ConnectFailure::Refused)),
+        NOW + ms(5_000),
+    );
     assert_eq!(changes[1].event, HealthEvent::AllDown);
-    assert_eq!(statuses(&health, NOW + 5_000), ["down", "down", "half_open", "down"]);
-    assert_eq!(health.state(NOW + 5_000), ServiceLevel::AllDown { retry_after: 0 });
+    assert_eq!(statuses(&health, NOW + ms(5_000)), ["down", "down", "half_open", "down"]);
+    assert_eq!(health.state(NOW + ms(5_000)), ServiceLevel::AllDown { retry_after: ms(0) });
 }
 
 #[test]
@@ -274,10 +281,10 @@ fn passed_health_checks_bring_the_trial_forward() {
     let mut health = health(2);
     health.record_check(0, Ok(()), NOW);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 1, NOW);
-    health.record_check(0, Ok(()), NOW + 100);
-    assert_eq!(statuses(&health, NOW + 100), ["ejected", "up"]);
-    health.record_check(0, Ok(()), NOW + 200);
-    assert_eq!(statuses(&health, NOW + 200), ["half_open", "up"]);
+    health.record_check(0, Ok(()), NOW + ms(100));
+    assert_eq!(statuses(&health, NOW + ms(100)), ["ejected", "up"]);
+    health.record_check(0, Ok(()), NOW + ms(200));
+    assert_eq!(statuses(&health, NOW + ms(200)), ["half_open", "up"]);
 }
 
 #[test]
@@ -286,7 +293,7 @@ fn all_down_by_health_checks_waits_for_the_next_check() {
     for _ in 0..3 {
         health.record_check(0, Err(CheckFailure::Timeout), NOW);
     }
-    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 5_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: ms(5_000) });
 }
 
 #[test]
@@ -297,7 +304,7 @@ fn drained_targets_do_not_count() {
     fail(&mut health, 1, Failure::Timeout, 4, NOW);
     assert_eq!(health.state(NOW), ServiceLevel::Serving);
     fail(&mut health, 1, Failure::Timeout, 1, NOW);
-    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: ms(1_000) });
 }
 
 #[test]
@@ -315,10 +322,10 @@ fn a_share_of_zero_ejects_none() {
 fn a_rebuild_keeps_the_share() {
     let mut health = health(4);
     fail(&mut health, 0, Failure::Connect(ConnectFailure::Refused), 1, NOW);
-    fail(&mut health, 1, Failure::Connect(ConnectFailure::Refused), 1, NOW + 1);
+    fail(&mut health, 1, Failure::Connect(ConnectFailure::Refused), 1, NOW + ms(1));
     let targets = health.targets()[..3].to_vec();
-    let rebuilt = UpstreamHealth::new(SETTINGS, targets, NOW + 2);
-    assert_eq!(statuses(&rebuilt, NOW + 2), ["slow_start", "ejected", "up"]);
+    let rebuilt = UpstreamHealth::new(SETTINGS, targets, NOW + ms(2));
+    assert_eq!(statuses(&rebuilt, NOW + ms(2)), ["slow_start", "ejected", "up"]);
 }
 
 #[test]
@@ -329,8 +336,8 @@ fn a_target_is_small() {
 /// An event of any kind.
 #[derive(Clone, Debug)]
 struct Event {
-    /// The time since the last event, in ms.
-    pause: u64,
+    /// The time since the last event.
+    pause: Millis,
     index: usize,
     kind: u8,
     /// The client's number.
@@ -340,7 +347,7 @@ struct Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let pause = prop_oneof![4 => 0_u64..100, 2 => 0_u64..3_000, 1 => 0_u64..400_000];
     let event = (pause, 0_usize..8, 0_u8..10, 0_u32..3)
-        .prop_map(|(pause, index, kind, number)| Event { pause, index, kind, number });
+        .prop_map(|(pause, index, kind, number)| Event { pause: ms(pause), index, kind, number });
     prop::collection::vec(event, 1..300)
 }
 

@@ -1,7 +1,7 @@
 //! [`HealthView`]: the part of a target's health that the choice reads, in one atomic word.
 
 use tidegate_balance::FULL_RAMP;
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 /// The share of the weight at which slow start begins, in 1/1024: 10 %.
 const MIN_RAMP: u32 = 103;
@@ -65,8 +65,8 @@ pub enum ServiceLevel {
     Serving,
     /// All are ejected or down.
     AllDown {
-        /// The time until one may be tried, in ms.
-        retry_after: u64,
+        /// The time until one may be tried.
+        retry_after: Millis,
     },
 }
 
@@ -115,17 +115,17 @@ impl HealthView {
     }
 
     /// The share of its weight that the target has at `now`, in 1/1024. It rises from 10 % to the
-    /// whole over `slow_start`; both in ms. A trial has 10 %.
+    /// whole over `slow_start`. A trial has 10 %.
     #[inline]
-    pub fn ramp(self, now: CoarseTime, slow_start: u64) -> u32 {
+    pub fn ramp(self, now: CoarseTime, slow_start: Millis) -> u32 {
         match self.kind() {
             ViewKind::SlowStart => {
-                let passed = now.saturating_sub(self.time());
+                let passed = now.since(self.time());
                 if passed >= slow_start {
                     return FULL_RAMP;
                 }
-                let gained = u128::from(FULL_RAMP - MIN_RAMP) * u128::from(passed);
-                MIN_RAMP + (gained / u128::from(slow_start)) as u32
+                let gained = u128::from(FULL_RAMP - MIN_RAMP) * u128::from(passed.as_ms());
+                MIN_RAMP + (gained / u128::from(slow_start.as_ms())) as u32
             }
             ViewKind::InService => FULL_RAMP,
             ViewKind::Ejected | ViewKind::Down | ViewKind::Drained => MIN_RAMP,
@@ -139,8 +139,8 @@ impl HealthView {
         self.0 & HAS_FAILURES != 0
     }
 
-    /// The status at `now`, with the upstream's `slow_start`, in ms.
-    pub fn status(self, now: CoarseTime, slow_start: u64) -> TargetStatus {
+    /// The status at `now`, with the upstream's `slow_start`.
+    pub fn status(self, now: CoarseTime, slow_start: Millis) -> TargetStatus {
         match self.kind() {
             ViewKind::SlowStart if self.ramp(now, slow_start) < FULL_RAMP => {
                 TargetStatus::SlowStart
@@ -174,21 +174,21 @@ impl TargetStatus {
 
 impl ServiceLevel {
     /// The service level of an upstream, from its targets' views. `check_interval` is the time
-    /// between health checks, after which a target that is down may be up; all in ms.
+    /// between health checks, after which a target that is down may be up.
     pub fn of(
         views: impl Iterator<Item = HealthView>,
         now: CoarseTime,
-        check_interval: u64,
+        check_interval: Millis,
     ) -> Self {
         let mut retry_after = None;
         for view in views {
             let wait = match view.kind() {
                 ViewKind::InService | ViewKind::SlowStart => return Self::Serving,
-                ViewKind::Ejected => view.time().saturating_sub(now),
+                ViewKind::Ejected => view.time().since(now),
                 ViewKind::Down => check_interval,
                 ViewKind::Drained => continue,
             };
-            retry_after = Some(retry_after.map_or(wait, |least: u64| least.min(wait)));
+            retry_after = Some(retry_after.map_or(wait, |least: Millis| least.min(wait)));
         }
         Self::AllDown { retry_after: retry_after.unwrap_or(check_interval) }
     }

@@ -2,8 +2,10 @@
 
 use std::{rc::Rc, sync::atomic::Ordering::Relaxed, time::Duration};
 
-use tidegate_base::priority::Priority;
-use tidegate_system::clock::Uptime;
+use tidegate_base::{
+    priority::Priority,
+    time::{Millis, Uptime},
+};
 
 use super::{Attempt, RequestAttempts};
 use crate::{
@@ -20,9 +22,9 @@ const PENDING_CHECK: Duration = Duration::from_millis(100);
 /// The time that a request waits, with `max_pending: 0`, for places that other clients hold beyond
 /// their share.
 const EXCESS_WAIT: Duration = Duration::from_millis(250);
-/// `Retry-After`, in ms, if the names of an upstream are not resolved yet, another request makes
+/// `Retry-After` if the names of an upstream are not resolved yet, another request makes
 /// the trial, or the request has failed at all endpoints in service.
-const SHORT_RETRY: u64 = 1_000;
+const SHORT_RETRY: Millis = Millis::from_secs(1);
 
 /// A chosen endpoint.
 pub(super) struct AttemptCandidate {

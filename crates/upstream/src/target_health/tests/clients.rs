@@ -28,8 +28,8 @@ fn one_client_does_not_eject_the_last_target() {
             assert_eq!(kept.unwrap().to_string(), expected);
         }
         // The next line follows after the duration of an ejection.
-        assert_eq!(fail_all(1, NOW + 9_999).iter().find(is_kept), None);
-        let events = fail_all(2, NOW + 9_999);
+        assert_eq!(fail_all(1, NOW + ms(9_999)).iter().find(is_kept), None);
+        let events = fail_all(2, NOW + ms(9_999));
         assert!(events.contains(&HealthEvent::AllDown), "{size} targets: {events:?}");
     }
 }
@@ -45,7 +45,7 @@ fn failed_connects_of_one_client_eject_the_last_target() {
     health.record_failure(0, reset, NOW);
     assert_eq!(health.state(NOW), ServiceLevel::Serving);
     health.record_failure(0, connect, NOW);
-    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: 1_000 });
+    assert_eq!(health.state(NOW), ServiceLevel::AllDown { retry_after: ms(1_000) });
 }
 
 /// Slow requests that time out together say nothing about the target if others succeeded in the
@@ -56,17 +56,17 @@ fn a_request_sent_before_the_last_success_does_not_count() {
     let timeout = |sent: CoarseTime, number: u32| {
         failed(AttemptKind::Regular, Failure::Timeout, number, sent)
     };
-    health.note_success(0, NOW + 29_000);
+    health.note_success(0, NOW + ms(29_000));
     for number in 0..9 {
-        assert!(health.record_failure(0, timeout(NOW, number), NOW + 30_000).is_empty());
+        assert!(health.record_failure(0, timeout(NOW, number), NOW + ms(30_000)).is_empty());
     }
     assert!(!health.view(0).has_failures());
     for number in 0..4 {
-        health.record_failure(0, timeout(NOW + 29_001, number), NOW + 59_001);
+        health.record_failure(0, timeout(NOW + ms(29_001), number), NOW + ms(59_001));
     }
     assert_eq!(statuses(&health, NOW), ["up", "up"]);
-    health.record_failure(0, timeout(NOW + 29_001, 4), NOW + 59_001);
-    assert_eq!(statuses(&health, NOW + 59_001), ["ejected", "up"]);
+    health.record_failure(0, timeout(NOW + ms(29_001), 4), NOW + ms(59_001));
+    assert_eq!(statuses(&health, NOW + ms(59_001)), ["ejected", "up"]);
 }
 
 /// One client's requests may fail at any target, so they must not be the only trials.
@@ -74,16 +74,16 @@ fn a_request_sent_before_the_last_success_does_not_count() {
 fn a_trial_of_another_client_comes_first() {
     let mut health = health(1);
     fail(&mut health, 0, Failure::Reset(LostConnection::Closed), 5, NOW);
-    let now = NOW + 1_000;
+    let now = NOW + ms(1_000);
     assert!(health.begin_trial(0, client(1), now));
     health.record_failure(
         0,
         failed(AttemptKind::Trial, Failure::Reset(LostConnection::Closed), 1, now),
         now,
     );
-    let due = now + 1_000;
-    assert!(!health.begin_trial(0, client(1), due + 999));
-    assert!(health.clone().begin_trial(0, client(1), due + 1_000), "the only client");
+    let due = now + ms(1_000);
+    assert!(!health.begin_trial(0, client(1), due + ms(999)));
+    assert!(health.clone().begin_trial(0, client(1), due + ms(1_000)), "the only client");
     assert!(health.begin_trial(0, client(2), due));
     health.record_success(0, AttemptKind::Trial, due);
     assert_eq!(statuses(&health, due), ["slow_start"]);

@@ -3,8 +3,10 @@
 use std::{cmp::Reverse, collections::BinaryHeap, net::IpAddr};
 
 use tidegate_balance::{Balancer, EndpointView, PickRequest, Policy, TargetKey, WeightedEndpoint};
-use tidegate_base::mix::SplitMix;
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::{
+    mix::SplitMix,
+    time::{CoarseTime, Millis},
+};
 
 use super::SETTINGS;
 use crate::target_health::{
@@ -13,18 +15,18 @@ use crate::target_health::{
     UpstreamHealth,
 };
 
-/// The simulated time, in ms.
-const DURATION: u64 = 60_000;
+/// The simulated time.
+const DURATION: Millis = Millis::from_mins(1);
 /// Maximum time between two requests, in ms.
 const MAX_PAUSE: u64 = 40;
-/// Time for which a silent target keeps an attempt waiting, in ms.
-const TIMEOUT: u64 = 300;
+/// Time for which a silent target keeps an attempt waiting.
+const TIMEOUT: Millis = Millis::from_ms(300);
 /// Number of clients.
 const CLIENTS: u64 = 3;
 /// Maximum time for which requests find no target although one works: the timeout of a trial that
 /// began before it worked, then the time until the next trial is due and a request chooses that
 /// target.
-const MAX_OUTAGE: u64 = TIMEOUT + 2_000;
+const MAX_OUTAGE: Millis = TIMEOUT.saturating_add(Millis::from_secs(2));
 
 /// A target's behavior until a time.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +40,7 @@ fn schedule(random: &mut SplitMix) -> Vec<Behavior> {
     let (mut schedule, mut until) = (Vec::new(), CoarseTime::ZERO);
     let is_robust = random.below(4) == 0;
     while until < CoarseTime::ZERO + DURATION {
-        until += 100 + random.below(20_000);
+        until += Millis::from_ms(100 + random.below(20_000));
         let failure = match random.below(9) {
             _ if is_robust => None,
             0 => Some(Failure::Connect(ConnectFailure::Refused)),
@@ -102,7 +104,7 @@ struct Run {
     refused: u64,
     failed: u64,
     sent: u64,
-    /// For each target, the time, in ms, since which requests find no target although it works.
+    /// For each target, the time since which requests find no target although it works.
     outages: Vec<Option<CoarseTime>>,
     /// True if all were down at some time.
     was_down: bool,
@@ -114,8 +116,8 @@ impl Run {
         let settings = HealthSettings {
             failures: 1 + random.below(5) as u32,
             max_share: [50, 50, 50, 30, 100][random.below(5) as usize],
-            duration: 1_000 + random.below(10_000),
-            check_interval: if random.below(3) == 0 { 1_000 } else { 0 },
+            duration: Millis::from_ms(1_000 + random.below(10_000)),
+            check_interval: Millis::from_secs(u64::from(random.below(3) == 0)),
             ..SETTINGS
         };
         Self {
@@ -177,8 +179,8 @@ impl Run {
             let failure = self.failure(choice.index, now);
             let latency = match failure {
                 Some(Failure::Timeout) => TIMEOUT,
-                Some(Failure::Connect(ConnectFailure::Refused)) => 1,
-                _ => 10,
+                Some(Failure::Connect(ConnectFailure::Refused)) => Millis::MILLISECOND,
+                _ => Millis::from_ms(10),
             };
             self.attempts.push(Reverse(EndOfAttempt {
                 end: now + latency,
@@ -201,11 +203,14 @@ impl Run {
             "refused while one is in service"
         );
         for target in 0..self.views.len() {
-            let is_down = self.views[target].status(now, 0) == TargetStatus::Down;
+            let is_down = self.views[target].status(now, Millis::ZERO) == TargetStatus::Down;
             let works = self.failure(target, now).is_none() && !is_down;
             let since = self.outages[target].filter(|_| works).unwrap_or(now);
             self.outages[target] = works.then_some(since);
-            assert!(now - since <= MAX_OUTAGE, "all ejected while {target} works, since {since:?}");
+            assert!(
+                now.since(since) <= MAX_OUTAGE,
+                "all ejected while {target} works, since {since:?}"
+            );
         }
     }
 
@@ -221,8 +226,9 @@ impl Run {
             let kind = if is_trial { AttemptKind::Trial } else { AttemptKind::Regular };
             if is_failed {
                 self.failed += 1;
-                let failure =
-                    self.failure(target, end - 1).unwrap_or(Failure::Reset(LostConnection::Closed));
+                let failure = self
+                    .failure(target, end - Millis::MILLISECOND)
+                    .unwrap_or(Failure::Reset(LostConnection::Closed));
                 self.health.note_success(target, self.successes[target]);
                 self.health.record_failure(
                     target,
@@ -262,7 +268,7 @@ impl Run {
             return;
         }
         let is_suspect = |view: &&HealthView| {
-            matches!(view.status(now, 0), TargetStatus::Ejected | TargetStatus::HalfOpen)
+            matches!(view.status(now, Millis::ZERO), TargetStatus::Ejected | TargetStatus::HalfOpen)
         };
         let suspects = self.views.iter().filter(is_suspect).count();
         let bound = self.views.len() * self.settings.max_share as usize / 100;
@@ -283,9 +289,9 @@ fn never_all_ejected_while_one_works_and_never_more_than_the_share() {
         let balancer = Balancer::new(policies[seed as usize % 4], &endpoints);
         let (mut now, mut next_check) = (CoarseTime::ZERO, CoarseTime::ZERO);
         while now < CoarseTime::ZERO + DURATION {
-            now += 1 + random.below(MAX_PAUSE);
+            now += Millis::from_ms(1 + random.below(MAX_PAUSE));
             run.end_attempts(now);
-            if run.settings.check_interval > 0 && now >= next_check {
+            if !run.settings.check_interval.is_zero() && now >= next_check {
                 run.check_targets(now);
                 next_check = now + run.settings.check_interval;
             }
