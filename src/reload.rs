@@ -319,7 +319,7 @@ impl Reloader {
         catch_panic(&self.path, || {
             let (loaded, snapshot) = (self.load)(&self.path, bytes, &*self.env)?;
             snapshot.log_notes();
-            snapshot.log_certificates(self.shared.clock.store_time().as_unix_ms());
+            snapshot.log_certificates(self.shared.clock.store_time());
             if let Some(faults) = self.restart_only_faults(&loaded) {
                 return Err(faults.into());
             }

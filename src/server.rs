@@ -370,7 +370,7 @@ async fn order_certificates(shared: Arc<Shared>, drain: CancellationToken) {
 async fn log_certificates(shared: Arc<Shared>) {
     loop {
         shared.clock.sleep(CERTIFICATE_CHECK_INTERVAL).await;
-        shared.live.snapshot().log_certificates(shared.clock.store_time().as_unix_ms());
+        shared.live.snapshot().log_certificates(shared.clock.store_time());
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
     acme::{AcmeReport, OrderOutcome},
     gateway::Shared,
     sensitive::mask_url,
+    time::UnixSeconds,
 };
 
 /// The certificates that are ordered, in the configuration's order.
@@ -73,7 +74,7 @@ pub(super) struct ForcedRenewals {
 pub(super) async fn list(State(context): State<AdminContext>) -> Response {
     let shared = &context.shared;
     let certificates = shared.acme.reports().into_iter().map(describe).collect();
-    let now = shared.clock.store_time().as_unix_ms() / 1000;
+    let now = UnixSeconds::of(shared.clock.store_time()).as_secs();
     let list = OrderedCertificates { certificates, now };
     ([(header::CACHE_CONTROL, "no-store")], Json(list)).into_response()
 }
@@ -84,9 +85,9 @@ fn describe(report: AcmeReport) -> OrderedCertificate {
         directory: mask_url(&report.settings.directory).into(),
         challenge: report.settings.challenge.to_string(),
         storage: if report.settings.storage.is_shared() { "redis" } else { "folder" },
-        expires_at: report.not_after,
-        renewal_at: report.renewal_at,
-        retry_at: report.retry_at,
+        expires_at: report.not_after.map(UnixSeconds::as_secs),
+        renewal_at: report.renewal_at.map(UnixSeconds::as_secs),
+        retry_at: report.retry_at.map(UnixSeconds::as_secs),
         failures: report.failures,
         last_error: report.last_error,
         is_ordering: report.is_ordering,
@@ -153,19 +154,20 @@ fn write_times<'r>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    times: impl Iterator<Item = (&'r AcmeReport, Option<u64>)>,
+    times: impl Iterator<Item = (&'r AcmeReport, Option<UnixSeconds>)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     let mut earliest = BTreeMap::new();
     for (report, time) in times {
         let Some(time) = time else { continue };
         let domain = report.settings.domains.first().map_or("", |domain| &**domain);
-        let known = earliest.entry((domain, &*report.settings.directory)).or_insert(u64::MAX);
+        let known =
+            earliest.entry((domain, &*report.settings.directory)).or_insert(UnixSeconds::MAX);
         *known = time.min(*known);
     }
     for ((name, directory), time) in earliest {
         let labels = [("name", name), ("directory", directory)];
-        family.encode_family(&labels)?.encode_gauge(&time.cast_signed())?;
+        family.encode_family(&labels)?.encode_gauge(&time.as_secs().cast_signed())?;
     }
     Ok(())
 }

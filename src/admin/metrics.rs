@@ -36,6 +36,7 @@ use crate::{
     redis::RedisFailure,
     store::StoreStats,
     telemetry::{AccessLog, process_log_dropped},
+    time::UnixSeconds,
 };
 
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -399,12 +400,12 @@ impl MetricsCollector {
         let snapshot = self.0.live.snapshot();
         for certificate in snapshot.certificates() {
             let listener = certificate.listener.unwrap_or_default().to_owned();
-            let expiry = expiries.entry((listener, certificate.name)).or_insert(u64::MAX);
+            let expiry = expiries.entry((listener, certificate.name)).or_insert(UnixSeconds::MAX);
             *expiry = certificate.validity.not_after.min(*expiry);
         }
         for ((listener, name), expiry) in &expiries {
             let labels = [("listener", &**listener), ("name", &**name)];
-            family.encode_family(&labels)?.encode_gauge(&expiry.cast_signed())?;
+            family.encode_family(&labels)?.encode_gauge(&expiry.as_secs().cast_signed())?;
         }
         Ok(())
     }

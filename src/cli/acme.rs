@@ -163,7 +163,7 @@ fn stored(path: &Path, env: &Environment, out: &mut dyn Write) -> Exit {
         .map(|(settings, _)| {
             let storage = if settings.storage.is_shared() { "redis" } else { "folder" };
             let stored = settings.certificate_in_folder();
-            let expires = stored.map(|own| own.validity.not_after);
+            let expires = stored.map(|own| own.validity.not_after.as_secs());
             serde_json::json!({
                 "domains": settings.domains, "expires_at": expires, "storage": storage,
             })

@@ -43,8 +43,7 @@ pub(super) fn run(path: &Path, env: EnvLookup<'_>, clock: &Clock, out: &mut dyn 
                     return exit_after_write(writeln!(out, "{shown}"), Exit::BadInput);
                 }
             };
-            let certificates =
-                snapshot.certificate_notes(&loaded.source, clock.store_time().as_unix_ms());
+            let certificates = snapshot.certificate_notes(&loaded.source, clock.store_time());
             let notes = snapshot.notes.iter().chain(&certificates);
             let result = print_summary(path, &loaded, &snapshot, out)
                 .and_then(|()| print_notes(notes, out))

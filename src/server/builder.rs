@@ -93,7 +93,7 @@ impl ServerBuilder {
         let Self { clock, env, sockets: passed } = self;
         let (loaded, snapshot) = Snapshot::load_to_serve(path, bytes, &*env)?;
         snapshot.log_notes();
-        snapshot.log_certificates(clock.store_time().as_unix_ms());
+        snapshot.log_certificates(clock.store_time());
         let config = &loaded.config;
         let is_handed_over = Arc::default();
         let socket_files = passed.files();

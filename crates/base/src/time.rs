@@ -1,5 +1,5 @@
-//! The kinds of time, one type each, so that no two kinds are compared by mistake. Only an
-//! [`Uptime`] converts to another kind: [`Uptime::to_coarse`].
+//! The kinds of time, one type each, so that no two kinds are compared by mistake. Only two
+//! kinds convert to another one: [`Uptime::to_coarse`], [`UnixSeconds::of`].
 //!
 //! | type | read with | used for |
 //! |---|---|---|
@@ -7,14 +7,16 @@
 //! | [`MonotonicTime`] | `Clock::monotonic` | what threads cache of a store's decisions |
 //! | [`CoarseTime`] | `CoarseClock::now`, [`Uptime::to_coarse`] | the deadlines of a worker's connections, the health of upstreams |
 //! | [`Uptime`] | `Clock::uptime` | timers and measured durations |
+//! | [`UnixSeconds`] | [`UnixSeconds::of`] a [`StoreTime`] | the validity of certificates |
 //!
 //! Nothing here reads a clock.
 //!
-//! The length of a time is [`Millis`] beside the first three, and a [`Duration`] beside an
-//! [`Uptime`]. Both become a number only at the edge, where they are encoded: in the arguments of a
+//! The length of a time is [`Millis`] beside the first three, and a [`Duration`] beside
+//! the others. Both become a number only at the edge, where they are encoded: in the arguments of a
 //! script, in a header, in a log line, in an atomic.
 
 mod millis;
+mod unix_seconds;
 
 use std::{
     ops::{Add, AddAssign, Sub, SubAssign},
@@ -22,6 +24,7 @@ use std::{
 };
 
 pub use millis::Millis;
+pub use unix_seconds::UnixSeconds;
 
 /// Defines a point in time in whole ms. A number of ms can be added and subtracted; the difference
 /// of two points of one kind is a number of ms.

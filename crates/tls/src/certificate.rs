@@ -1,19 +1,18 @@
 //! One certificate chain and its private key.
 
-use std::{fmt, net::IpAddr, path::Path, sync::Arc};
+use std::{fmt, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer},
     sign::CertifiedKey,
 };
+use tidegate_base::time::UnixSeconds;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::{TlsError, TlsFile, file::shown, pem, provider};
 
-/// A certificate is reported from this time before its expiry, in seconds: 14 days.
-const SOON: u64 = 14 * DAY;
-/// Seconds in a day.
-const DAY: u64 = 24 * 60 * 60;
+/// A certificate is reported from this time before its expiry: 14 days.
+const SOON: Duration = Duration::from_hours(14 * 24);
 
 /// A certificate chain, its private key, and the contents that the gateway needs.
 #[derive(Clone, Debug)]
@@ -32,13 +31,13 @@ pub struct Certificate {
     pub(super) is_placeholder: bool,
 }
 
-/// When a certificate is valid, in seconds since the epoch.
+/// When a certificate is valid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Validity {
     /// The first second.
-    pub not_before: u64,
+    pub not_before: UnixSeconds,
     /// The last second.
-    pub not_after: u64,
+    pub not_after: UnixSeconds,
 }
 
 /// Why a certificate needs the operator's attention.
@@ -61,19 +60,26 @@ impl Validity {
 
     fn read(certificate: &X509Certificate<'_>) -> Self {
         let validity = certificate.validity();
-        let seconds = |time: x509_parser::time::ASN1Time| time.timestamp().max(0) as u64;
-        Self { not_before: seconds(validity.not_before), not_after: seconds(validity.not_after) }
+        let second = |time: x509_parser::time::ASN1Time| {
+            UnixSeconds::from_secs(time.timestamp().max(0) as u64)
+        };
+        Self { not_before: second(validity.not_before), not_after: second(validity.not_after) }
     }
 
-    /// The problem at `now`, in seconds since the epoch, if there is one.
-    pub fn problem(self, now: u64) -> Option<ValidityProblem> {
-        let left = self.not_after.saturating_sub(now);
+    /// The whole days from `now` until it ends; 0 if it has ended.
+    pub fn days_left(self, now: UnixSeconds) -> u64 {
+        self.not_after.since(now).as_secs() / (24 * 60 * 60)
+    }
+
+    /// The problem at `now`, if there is one.
+    pub fn problem(self, now: UnixSeconds) -> Option<ValidityProblem> {
+        let is_near = self.not_after.since(now) <= SOON;
         if now < self.not_before {
             Some(ValidityProblem::NotYetValid)
         } else if now > self.not_after {
             Some(ValidityProblem::Expired)
         } else {
-            (left <= SOON).then_some(ValidityProblem::ExpiresSoon(left / DAY))
+            is_near.then(|| ValidityProblem::ExpiresSoon(self.days_left(now)))
         }
     }
 }
@@ -238,7 +244,9 @@ mod tests {
 
     #[test]
     fn a_certificate_is_reported_two_weeks_before_its_end() {
-        let validity = Validity { not_before: 100 * DAY, not_after: 190 * DAY };
+        const DAY: u64 = 24 * 60 * 60;
+        let at = UnixSeconds::from_secs;
+        let validity = Validity { not_before: at(100 * DAY), not_after: at(190 * DAY) };
         for (now, expected) in [
             (100 * DAY - 1, Some(ValidityProblem::NotYetValid)),
             (100 * DAY, None),
@@ -247,7 +255,7 @@ mod tests {
             (190 * DAY, Some(ValidityProblem::ExpiresSoon(0))),
             (190 * DAY + 1, Some(ValidityProblem::Expired)),
         ] {
-            assert_eq!(validity.problem(now), expected, "{now}");
+            assert_eq!(validity.problem(at(now)), expected, "{now}");
         }
     }
 

@@ -13,6 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::ParsedCertificate,
 };
+use tidegate_base::time::UnixSeconds;
 use webpki::RawPublicKeyEntity;
 
 use super::{Validity, ValidityProblem, certificate_fault::CertificateFault, provider};
@@ -54,7 +55,7 @@ impl PinnedVerifier {
             verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
         }
         let validity = Validity::of(certificate).ok_or(CertificateError::BadEncoding)?;
-        match validity.problem(now.as_secs()) {
+        match validity.problem(UnixSeconds::from_secs(now.as_secs())) {
             Some(ValidityProblem::NotYetValid) => Err(CertificateError::NotValidYet.into()),
             Some(ValidityProblem::Expired) => Err(CertificateError::Expired.into()),
             Some(ValidityProblem::ExpiresSoon(_)) | None => Ok(ServerCertVerified::assertion()),

@@ -10,6 +10,7 @@ use testkit::{
 use tidegate::{
     cli,
     clock::{Clock, StoreTime},
+    time::UnixSeconds,
 };
 
 use super::{Certificates, HELLO, get_host};
@@ -226,7 +227,7 @@ fn a_certificate_is_noted_from_two_weeks_before_it_expires() {
     let gateway = Gateway::start_at(&files.fill(HELLO), clock);
     let snapshot = gateway.server.shared.live.snapshot();
     let problem = |days: u64| {
-        let now = 1_700_000_000 + days * 24 * 60 * 60;
+        let now = UnixSeconds::from_secs(1_700_000_000 + days * 24 * 60 * 60);
         let certificate = snapshot.certificates().next().expect("a certificate");
         certificate.validity.problem(now).map(|problem| problem.to_string())
     };

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use tidegate_access::auth::AuthKind;
+use tidegate_base::time::{StoreTime, UnixSeconds};
 use tidegate_config::{ConfigSource, Fault};
 use tidegate_tls::{TlsFile, Validity, ValidityProblem, server::CertificateEntry};
 use tidegate_upstream::UpstreamKind;
@@ -118,16 +119,17 @@ impl Snapshot {
         files
     }
 
-    fn certificate_problems(&self, now: u64) -> impl Iterator<Item = Problem<'_>> {
+    fn certificate_problems(&self, now: StoreTime) -> impl Iterator<Item = Problem<'_>> {
+        let now = UnixSeconds::of(now);
         self.certificates().filter_map(move |certificate| {
-            let problem = certificate.validity.problem(now / 1000)?;
+            let problem = certificate.validity.problem(now)?;
             Some(Problem { certificate, problem })
         })
     }
 
-    /// A note for each certificate that is not valid at `now`, in ms since the epoch, or expires
-    /// within 14 days. `source` is the configuration's text.
-    pub fn certificate_notes(&self, source: &ConfigSource, now: u64) -> Vec<Fault> {
+    /// A note for each certificate that is not valid at `now`, or expires within 14 days. `source`
+    /// is the configuration's text.
+    pub fn certificate_notes(&self, source: &ConfigSource, now: StoreTime) -> Vec<Fault> {
         let problems = self.certificate_problems(now);
         let expected = "a certificate that is valid for more than 14 days";
         problems
@@ -135,9 +137,9 @@ impl Snapshot {
             .collect()
     }
 
-    /// Logs a warning for each certificate that is not valid at `now`, in ms since the epoch, or
-    /// expires within 14 days.
-    pub fn log_certificates(&self, now: u64) {
+    /// Logs a warning for each certificate that is not valid at `now`, or expires within 14
+    /// days.
+    pub fn log_certificates(&self, now: StoreTime) {
         for problem in self.certificate_problems(now) {
             let key = &problem.certificate.key;
             tracing::warn!(key, problem = %problem, "a certificate must be renewed");

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::BodyExt;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use reqwest::Client;
+use tidegate_base::time::UnixSeconds;
 use tidegate_system::clock::Clock;
 
 use crate::ClientTls;
@@ -21,8 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest body of a response, in bytes. Certificate chains have some thousand.
 const MAX_BODY: usize = 1 << 20;
 
-/// The longest pause that an authority may ask for, in seconds: a day.
-const LONGEST_PAUSE: u64 = 24 * 60 * 60;
+/// The longest pause that an authority may ask for: a day.
+const LONGEST_PAUSE: Duration = Duration::from_hours(24);
 /// The pause before the next question for a renewal time, in seconds, if the authority asks for
 /// none (RFC 9773, 4.3.3).
 const USUAL_PAUSE: HeaderValue = HeaderValue::from_static("21600");
@@ -49,10 +50,10 @@ pub(super) enum RequestError {
     #[error("the authority's response is longer than {MAX_BODY} bytes")]
     TooLong,
     /// The authority refuses requests for a while.
-    #[error("the authority refuses requests for {seconds} s: {problem}")]
+    #[error("the authority refuses requests for {} s: {problem}", .pause.as_secs())]
     Paused {
         /// How long, at most a day.
-        seconds: u64,
+        pause: Duration,
         /// What it reports.
         problem: String,
     },
@@ -109,8 +110,8 @@ async fn send(
         }
         body.extend_from_slice(&chunk);
     }
-    if let Some(seconds) = asked_pause(&head, clock.store_time().as_unix_ms() / 1000) {
-        return Err(RequestError::Paused { seconds, problem: describe(&body) });
+    if let Some(pause) = asked_pause(&head, UnixSeconds::of(clock.store_time())) {
+        return Err(RequestError::Paused { pause, problem: describe(&body) });
     }
     if is_question {
         // The library needs one.
@@ -129,23 +130,22 @@ fn bound_pause(fields: &mut HeaderMap) {
     let is_number =
         |digits: &&str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(digits) = digits.filter(is_number) {
-        let pause = digits.parse().unwrap_or(u64::MAX).min(LONGEST_PAUSE);
+        let pause = digits.parse().unwrap_or(u64::MAX).min(LONGEST_PAUSE.as_secs());
         fields.insert(header::RETRY_AFTER, pause.into());
     }
 }
 
-/// How long the authority refuses requests with this response at `now`, in seconds; `None` if it
-/// does not.
-fn asked_pause(head: &Response<()>, now: u64) -> Option<u64> {
+/// How long the authority refuses requests with this response at `now`; `None` if it does not.
+fn asked_pause(head: &Response<()>, now: UnixSeconds) -> Option<Duration> {
     if !matches!(head.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
     }
     let pause = head.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let until_date = || {
         let date = httpdate::parse_http_date(pause).ok()?.duration_since(UNIX_EPOCH).ok()?;
-        Some(date.as_secs().saturating_sub(now).min(LONGEST_PAUSE))
+        Some(UnixSeconds::from_secs(date.as_secs()).since(now).min(LONGEST_PAUSE))
     };
-    pause.parse().ok().or_else(until_date)
+    pause.parse().ok().map(Duration::from_secs).or_else(until_date)
 }
 
 /// What a problem document (RFC 9457) reports; the body itself if it is none.
@@ -161,19 +161,20 @@ mod tests {
 
     #[test]
     fn a_refusal_asks_for_a_pause() {
-        const NOW: u64 = 1_795_852_800;
+        const NOW: UnixSeconds = UnixSeconds::from_secs(1_795_852_800);
         for (status, retry_after, wanted) in [
             (429, "7200", Some(7200)),
             (503, "60", Some(60)),
             (429, "Sat, 28 Nov 2026 09:20:00 GMT", Some(4800)),
-            (429, "Sat, 28 Nov 2099 09:20:00 GMT", Some(LONGEST_PAUSE)),
+            (429, "Sat, 28 Nov 2099 09:20:00 GMT", Some(86_400)),
             (429, "Sun, 28 Nov 1999 09:20:00 GMT", Some(0)),
             (429, "soon", None),
             (400, "7200", None),
             (200, "7200", None),
         ] {
             let head = Response::builder().status(status).header("retry-after", retry_after);
-            assert_eq!(asked_pause(&head.body(()).unwrap(), NOW), wanted, "{status} {retry_after}");
+            let asked = asked_pause(&head.body(()).unwrap(), NOW);
+            assert_eq!(asked, wanted.map(Duration::from_secs), "{status} {retry_after}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
+use tidegate_base::time::UnixSeconds;
 use tidegate_redis::RedisFailure;
 use tidegate_system::clock::Clock;
 
@@ -83,9 +84,9 @@ impl OrderContext {
         lock
     }
 
-    /// The time, in seconds since the epoch.
-    pub(super) fn now(&self) -> u64 {
-        self.clock.store_time().as_unix_ms() / 1000
+    /// The time of day.
+    pub(super) fn now(&self) -> UnixSeconds {
+        UnixSeconds::of(self.clock.store_time())
     }
 
     /// Counts an order.

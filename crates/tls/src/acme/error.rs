@@ -75,10 +75,10 @@ pub(super) enum AcmeError {
     #[error("{0}")]
     Storage(#[from] StorageError),
     /// The authority refuses requests for a while.
-    #[error("the authority refuses requests for {seconds} s: {problem}")]
+    #[error("the authority refuses requests for {} s: {problem}", .pause.as_secs())]
     Paused {
         /// How long, at most a day.
-        seconds: u64,
+        pause: Duration,
         /// What it reports.
         problem: String,
     },
@@ -88,11 +88,11 @@ pub(super) enum AcmeError {
 }
 
 impl AcmeError {
-    /// How long the authority refuses requests, in seconds; 0 if it does not.
-    pub(super) fn pause(&self) -> u64 {
+    /// How long the authority refuses requests; zero if it does not.
+    pub(super) fn pause(&self) -> Duration {
         match self {
-            Self::Paused { seconds, .. } => *seconds,
-            _ => 0,
+            Self::Paused { pause, .. } => *pause,
+            _ => Duration::ZERO,
         }
     }
 
@@ -122,8 +122,8 @@ impl From<Error> for AcmeError {
 /// The error, if it is an authority's refusal for a while.
 pub(super) fn paused(error: &Error) -> Option<AcmeError> {
     let Error::Other(cause) = error else { return None };
-    let RequestError::Paused { seconds, problem } = cause.downcast_ref()? else { return None };
-    Some(AcmeError::Paused { seconds: *seconds, problem: problem.clone() })
+    let RequestError::Paused { pause, problem } = cause.downcast_ref()? else { return None };
+    Some(AcmeError::Paused { pause: *pause, problem: problem.clone() })
 }
 
 /// True if the authority reports a problem of this type.

@@ -6,6 +6,7 @@ mod shared;
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tidegate_base::time::UnixSeconds;
 use tidegate_vocabulary::AcmeChallenge;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_mins(10);
 /// Attempts of an order whose nonces are rejected.
 const ATTEMPTS: u32 = 4;
 /// Longest sleep: the clock may be set, or the machine suspended.
-const LONGEST_SLEEP: u64 = 60 * 60;
+const LONGEST_SLEEP: Duration = Duration::from_hours(1);
 
 /// One certificate.
 #[derive(Debug)]
@@ -51,17 +52,17 @@ struct ManagedState {
     shared: SharedState,
 }
 
-/// The state of a certificate, for operators. Times are in seconds since the epoch.
+/// The state of a certificate, for operators.
 #[derive(Clone, Debug)]
 pub struct AcmeReport {
     /// What it is for.
     pub settings: Arc<AcmeSettings>,
     /// When the current certificate expires; `None` without one.
-    pub not_after: Option<u64>,
+    pub not_after: Option<UnixSeconds>,
     /// When it will be renewed.
-    pub renewal_at: Option<u64>,
+    pub renewal_at: Option<UnixSeconds>,
     /// When the next order is made, after a failed one.
-    pub retry_at: Option<u64>,
+    pub retry_at: Option<UnixSeconds>,
     /// The number of failed orders since the last successful one.
     pub failures: u32,
     /// Why the last order failed; `None` if it succeeded.
@@ -184,8 +185,7 @@ impl ManagedCertificate {
             }
             AcmeStep::AskRenewalTime => self.ask(context).await,
             AcmeStep::Wait(until) => {
-                let pause =
-                    Duration::from_secs(until.saturating_sub(context.now()).min(LONGEST_SLEEP));
+                let pause = until.since(context.now()).min(LONGEST_SLEEP);
                 tokio::select! {
                     () = context.clock.sleep(pause) => {}
                     () = self.rescheduled.notified() => {}
@@ -258,7 +258,7 @@ impl ManagedCertificate {
                 state.shared.clear_account_conflict();
                 state.certificate = Some(issued.certificate);
                 state.present();
-                let days = validity.not_after.saturating_sub(now) / (24 * 60 * 60);
+                let days = validity.days_left(now);
                 tracing::info!(domains, days, "a certificate was issued");
                 OrderOutcome::Issued
             }
@@ -268,8 +268,9 @@ impl ManagedCertificate {
                 }
                 // Without random numbers all gateways retry at one time, which an authority bears.
                 let random = getrandom::u64().unwrap_or_default();
-                state.schedule.fail(error.pause(), [now, random]);
-                let retry_in = state.schedule.retry_at().unwrap_or(now).saturating_sub(now);
+                state.schedule.fail(error.pause(), now, random);
+                let retry_at = state.schedule.retry_at().unwrap_or(now);
+                let retry_in = retry_at.since(now).as_secs();
                 let effect = match &state.certificate {
                     Some(own) if own.validity.not_after > now => "the current one stays",
                     Some(_) => "the current one has expired",
@@ -296,7 +297,7 @@ impl ManagedCertificate {
         let (now, random) = (context.now(), getrandom::u64().unwrap_or_default());
         let mut state = self.state.lock();
         match asked.unwrap_or(Err(AcmeError::Timeout(TIMEOUT))) {
-            Ok(Some((window, again))) => state.schedule.suggest(window, again, [now, random]),
+            Ok(Some((window, again))) => state.schedule.suggest(window, again, now, random),
             Ok(None) => state.schedule.suggest_nothing(now),
             Err(error) => {
                 let domains = self.settings.domains.join(", ");

@@ -6,7 +6,7 @@ use instant_acme::{
     Account, AccountBuilder, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
     ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use tidegate_base::sensitive::mask_url;
+use tidegate_base::{sensitive::mask_url, time::UnixSeconds};
 use tidegate_system::clock::Clock;
 use tidegate_vocabulary::AcmeChallenge;
 
@@ -24,8 +24,8 @@ use crate::{Certificate, Validity};
 /// How long an authority may check domains, and issue. It is asked after 250 ms, and then with
 /// growing pauses.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_mins(2));
-/// How far the clock of an authority may be ahead, in seconds.
-const CLOCK_SKEW: u64 = 60 * 60;
+/// How far the clock of an authority may be ahead.
+const CLOCK_SKEW: Duration = Duration::from_hours(1);
 /// The problem of an account that an authority does not know (RFC 8555, 6.7).
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
@@ -61,11 +61,11 @@ pub(super) struct IssuedCertificate {
 /// # Errors
 ///
 /// It has expired, or is not valid yet.
-fn check_validity(validity: Validity, now: u64) -> Result<(), AcmeError> {
+fn check_validity(validity: Validity, now: UnixSeconds) -> Result<(), AcmeError> {
     if validity.not_after <= now {
         return Err(AcmeError::NotValid("has expired"));
     }
-    if validity.not_before > now + CLOCK_SKEW {
+    if validity.not_before > now.after(CLOCK_SKEW) {
         return Err(AcmeError::NotValid("is not valid yet"));
     }
     Ok(())
@@ -119,8 +119,8 @@ impl<'s> AcmeAccount<'s> {
         Ok(account)
     }
 
-    /// The time in which the authority wants `certificate` renewed, and the number of seconds until
-    /// it wants to be asked again; `None` if it makes no suggestions.
+    /// The time in which the authority wants `certificate` renewed, and the time until it wants to be
+    /// asked again; `None` if it makes no suggestions.
     ///
     /// # Errors
     ///
@@ -128,16 +128,16 @@ impl<'s> AcmeAccount<'s> {
     pub(super) async fn renewal_window(
         &self,
         certificate: &Certificate,
-    ) -> Result<Option<(RenewalWindow, u64)>, AcmeError> {
+    ) -> Result<Option<(RenewalWindow, Duration)>, AcmeError> {
         let Some(id) = identifier(certificate) else { return Ok(None) };
         match self.account.renewal_info(&id).await {
             Ok((info, again)) => {
-                let seconds = |time: i64| time.max(0) as u64;
+                let second = |time: i64| UnixSeconds::from_secs(time.max(0) as u64);
                 let window = RenewalWindow {
-                    start: seconds(info.suggested_window.start.unix_timestamp()),
-                    end: seconds(info.suggested_window.end.unix_timestamp()),
+                    start: second(info.suggested_window.start.unix_timestamp()),
+                    end: second(info.suggested_window.end.unix_timestamp()),
                 };
-                Ok(Some((window, again.as_secs())))
+                Ok(Some((window, again)))
             }
             Err(Error::Unsupported(_)) => Ok(None),
             Err(error) => Err(AcmeError::Order(error.to_string())),
@@ -188,7 +188,8 @@ impl<'s> AcmeAccount<'s> {
             StoragePlace::Redis(_) => name.into(),
         };
         let certificate = Certificate::parse(&path, pem.as_bytes())?;
-        check_validity(certificate.validity, parts.clock.store_time().as_unix_ms() / 1000)?;
+        let now = UnixSeconds::of(parts.clock.store_time());
+        check_validity(certificate.validity, now)?;
         let missing = settings.domains.iter().find(|name| !certificate.covers(name));
         match missing {
             Some(name) => Err(AcmeError::MissingName(name.clone())),
@@ -327,8 +328,9 @@ mod tests {
             (NOW - 60, NOW - 1, false),
             (NOW + 7200, NOW + 9000, false),
         ] {
-            let validity = Validity { not_before, not_after };
-            assert_eq!(check_validity(validity, NOW).is_ok(), is_accepted, "{validity:?}");
+            let at = UnixSeconds::from_secs;
+            let validity = Validity { not_before: at(not_before), not_after: at(not_after) };
+            assert_eq!(check_validity(validity, at(NOW)).is_ok(), is_accepted, "{validity:?}");
         }
     }
 }

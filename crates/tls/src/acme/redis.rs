@@ -20,6 +20,7 @@ use std::{
 
 use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 use parking_lot::Mutex;
+use tidegate_base::time::Millis;
 use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef};
 use tidegate_system::clock::Clock;
 
@@ -61,8 +62,8 @@ pub(super) struct PolledCertificate {
     pub(super) version: Option<Box<str>>,
     /// The text of the lease; `None` if it is free.
     pub(super) lease: Option<Box<str>>,
-    /// The time until the lease ends, in ms.
-    pub(super) left_ms: u64,
+    /// The time until the lease ends.
+    pub(super) left: Millis,
 }
 
 /// What was read at once.
@@ -157,8 +158,8 @@ impl RedisStorage {
         }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned().into_boxed_str();
         let certificates = certificates.into_iter().map(|(version, lease, left)| {
-            let left_ms = left.try_into().unwrap_or(0);
-            PolledCertificate { version: version.map(text), lease: lease.map(text), left_ms }
+            let left = Millis::from_ms(left.try_into().unwrap_or(0));
+            PolledCertificate { version: version.map(text), lease: lease.map(text), left }
         });
         Ok(PolledOrders { responses, certificates: certificates.collect() })
     }

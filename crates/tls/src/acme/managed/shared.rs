@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, time::Duration};
 
+use tidegate_base::time::UnixSeconds;
 use tidegate_redis::RedisFailure;
 use tidegate_system::clock::Clock;
 
@@ -116,7 +117,7 @@ impl ManagedCertificate {
         if self.state.lock().is_ordering {
             return Ok(());
         }
-        self.follow_lease(found, redis.clock.store_time().as_unix_ms() / 1000);
+        self.follow_lease(found, UnixSeconds::of(redis.clock.store_time()));
         let (known, unsaved, has_certificate, was_read) = {
             let state = self.state.lock();
             let own = &state.shared;
@@ -146,12 +147,13 @@ impl ManagedCertificate {
     }
 
     /// Waits while another gateway orders the certificate, or after its failed order.
-    fn follow_lease(&self, found: &PolledCertificate, now: u64) {
+    fn follow_lease(&self, found: &PolledCertificate, now: UnixSeconds) {
         let mut state = self.state.lock();
         let lease = found.lease.as_deref().map(LeaseText::parse);
         state.shared.is_ordered_elsewhere = lease == Some(LeaseText::Ordering);
         if let Some(LeaseText::Paused { failures, error }) = lease {
-            state.schedule.hold(failures, now + found.left_ms.div_ceil(1000));
+            let left = Duration::from_secs(found.left.as_secs_rounded_up());
+            state.schedule.hold(failures, now.after(left));
             state.last_error = Some(error);
         }
     }
@@ -171,7 +173,7 @@ impl ManagedCertificate {
             }
         };
         let domains = self.settings.domains.join(", ");
-        let now = redis.clock.store_time().as_unix_ms() / 1000;
+        let now = UnixSeconds::of(redis.clock.store_time());
         let mut state = self.state.lock();
         state.shared.version = Some(version.into());
         match read {
@@ -181,7 +183,7 @@ impl ManagedCertificate {
                 } else {
                     state.schedule.restore(certificate.validity);
                 }
-                let days = certificate.validity.not_after.saturating_sub(now) / (24 * 60 * 60);
+                let days = certificate.validity.days_left(now);
                 tracing::info!(domains, days, "a certificate was taken from Redis");
                 state.certificate = Some(certificate);
                 state.last_error = None;
@@ -315,8 +317,8 @@ impl ManagedCertificate {
         }
         let state = self.state.lock();
         let is_allowed = state.schedule.is_forced() || !state.shared.is_in_conflict();
-        is_allowed
-            && state.schedule.next(redis.clock.store_time().as_unix_ms() / 1000) == AcmeStep::Order
+        let now = UnixSeconds::of(redis.clock.store_time());
+        is_allowed && state.schedule.next(now) == AcmeStep::Order
     }
 
     /// Shares the certificate with the other gateways, or lets them wait.
@@ -336,7 +338,7 @@ impl ManagedCertificate {
             let schedule = &self.state.lock().schedule;
             (schedule.failures(), schedule.retry_at().unwrap_or_default())
         };
-        let pause = Duration::from_secs(retry_at.saturating_sub(context.now()));
+        let pause = retry_at.since(context.now());
         lease.pause(failures, pause, &error).await;
     }
 
