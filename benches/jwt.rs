@@ -14,6 +14,7 @@ use tidegate::{
     auth::jwt::{ClaimRules, JwtVerifier, KeySet, TokenCache},
     clock::{self, StoreTime},
     config::JwtAlgorithm,
+    time::Millis,
 };
 
 #[global_allocator]
@@ -84,7 +85,7 @@ fn main() {
         let rules = ClaimRules {
             issuer: "https://id.example.com".into(),
             audiences: [Box::from("orders")].into(),
-            leeway: 30,
+            leeway: Millis::from_secs(30),
             consumer: "sub".into(),
             prefix: Box::default(),
             plan: None,

@@ -7,6 +7,7 @@ use tidegate::{
     auth::jwt::{ClaimRules, CompactToken, JwtVerifier, KeySet, TokenCache, max_age},
     clock::StoreTime,
     config::JwtAlgorithm,
+    time::Millis,
 };
 
 /// A token of RFC 7515, A.1, and the secret that signs it. Its claims are not those that the
@@ -20,7 +21,7 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>, Vec<u8>, u64)| {
     let rules = ClaimRules {
         issuer: "joe".into(),
         audiences: [Box::from("a")].into(),
-        leeway: 600,
+        leeway: Millis::from_mins(10),
         consumer: "iss".into(),
         prefix: Box::default(),
         plan: Some("plan".into()),

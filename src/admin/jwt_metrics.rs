@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
 
 use super::encode::{start_counters, write_counter};
-use crate::gateway::Shared;
+use crate::{gateway::Shared, time::UnixSeconds};
 
 pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let snapshot = shared.live.snapshot();
@@ -33,7 +33,7 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     )?;
     for (method, keys) in &methods {
         let Some(fetched) = keys.fetched() else { continue };
-        let seconds = i64::try_from(fetched / 1000).unwrap_or(i64::MAX);
+        let seconds = i64::try_from(UnixSeconds::of(fetched).as_secs()).unwrap_or(i64::MAX);
         family.encode_family(&[("method", *method)])?.encode_gauge(&seconds)?;
     }
     Ok(())

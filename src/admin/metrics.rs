@@ -326,11 +326,9 @@ impl MetricsCollector {
         let help = "Reads of the overrides that failed: no reply from Redis, or a faulty file";
         let mut family = start_counters(encoder, "override_read_failures", help)?;
         write_counter(&mut family, &[], counts.failed_reads)?;
-        if counts.read_at == 0 {
-            return Ok(());
-        }
+        let Some(read_at) = counts.read_at else { return Ok(()) };
         let help = "Seconds since the overrides were last found up to date";
-        let age = now.as_unix_ms().saturating_sub(counts.read_at) / 1_000;
+        let age = now.since(read_at).as_whole_secs();
         write_gauge(encoder, "override_age_seconds", help, age)
     }
 

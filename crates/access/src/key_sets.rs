@@ -13,10 +13,10 @@ mod fetch;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_system::clock::{Clock, Uptime};
+use tidegate_base::time::Millis;
+use tidegate_system::clock::Clock;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -135,7 +135,7 @@ impl ServedKeySet {
                 } else {
                     tracing::debug!(%location, keys, "the key set was fetched");
                 }
-                self.keys.replace(set, clock.store_time().as_unix_ms());
+                self.keys.replace(set, clock.store_time());
                 schedule.succeed(now, max_age, random);
             }
             Err(error) => {
@@ -153,8 +153,8 @@ impl ServedKeySet {
     /// Waits until the next fetch: when the set is too old, or once an unknown key may cause one
     /// and does.
     async fn wait(&self, schedule: RefreshSchedule, clock: &Clock) {
-        let (start, now) = (clock.uptime().as_duration(), clock.monotonic());
-        let after = |ms| Uptime::from_duration(start + Duration::from_millis(ms));
+        let (start, now) = (clock.uptime(), clock.monotonic());
+        let after = |length: Millis| start + length.as_duration();
         let (due, refetch) = (schedule.due_in(now), schedule.refetch_in(now));
         clock.sleep_until(after(due.min(refetch))).await;
         if due <= refetch {

@@ -4,7 +4,6 @@ use std::{
     borrow::Cow,
     cell::RefCell,
     sync::{Arc, OnceLock, Weak},
-    time::Duration,
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -78,7 +77,7 @@ impl KnownAdmissions {
     /// or if the request has no credentials that it reads: it decided by something else then, such
     /// as the address.
     pub(super) fn digest(&self, service: &ForwardAuth, headers: &Fields) -> Option<ProofDigest> {
-        if service.cache_time == 0 || !service.has_credentials(headers) {
+        if service.cache_time.is_zero() || !service.has_credentials(headers) {
             return None;
         }
         let sent: Vec<_> = sent_values(service, headers).map(|(_, value)| value).collect();
@@ -200,8 +199,7 @@ impl AuthServices {
             }
             Ok(ServiceAnswer::Refused(reply))
         };
-        let timeout = Duration::from_millis(service.timeout);
-        clock.timeout(timeout, exchange).await.unwrap_or(Err(ServiceError::Timeout))
+        clock.timeout(service.timeout, exchange).await.unwrap_or(Err(ServiceError::Timeout))
     }
 
     /// The client for a service. Those of services that are no longer configured are dropped.

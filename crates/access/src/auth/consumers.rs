@@ -12,9 +12,9 @@ use hashbrown::{HashMap, HashTable};
 
 pub use self::builder::ConsumerTableBuilder;
 pub use self::builder::prefixed_name;
+use tidegate_base::time::{StoreTime, UnixSeconds};
 use tidegate_config::{ConsumerRecord, RecordFault, RecordSink as _};
 use tidegate_identity::Consumer;
-use tidegate_system::clock::StoreTime;
 
 use super::key::KeyHash;
 
@@ -56,7 +56,7 @@ struct KeyEntry {
     /// The index of its consumer.
     consumer: u32,
     id: TextRange,
-    /// When it ceases to be valid, in seconds since the epoch.
+    /// When it ceases to be valid, in [`UnixSeconds`], in half of the space.
     expires: Option<u32>,
 }
 
@@ -147,7 +147,8 @@ impl ConsumerTable {
         let is_same = |index: &u32| self.keys[*index as usize].hash == *hash;
         let key = &self.keys[*self.by_hash.find(wanted, is_same)? as usize];
         let entry = &self.consumers[key.consumer as usize];
-        let is_expired = key.expires.is_some_and(|end| now.as_unix_ms() / 1000 >= u64::from(end));
+        let is_expired =
+            key.expires.is_some_and(|end| UnixSeconds::of(now).as_secs() >= u64::from(end));
         let validity = match (entry.is_disabled, is_expired) {
             (true, _) => KeyValidity::Disabled,
             (false, true) => KeyValidity::Expired,

@@ -1,9 +1,10 @@
 //! [`ForwardAuth`]: authentication by another service, which is asked with a request of its own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, header};
 use rustls::ClientConfig;
+use tidegate_base::time::Millis;
 use tidegate_http1::Fields;
 use tidegate_tls::TlsFile;
 
@@ -38,10 +39,10 @@ pub struct ForwardAuth {
     pub prefix: Box<str>,
     /// The header of its answer that names the consumer's plan.
     pub plan: Option<HeaderName>,
-    /// How long it is waited for, in ms.
-    pub timeout: u64,
-    /// How long its admission of a request's headers is remembered, in ms; 0: not at all.
-    pub cache_time: u64,
+    /// How long it is waited for.
+    pub timeout: Duration,
+    /// How long its admission of a request's headers is remembered; zero: not at all.
+    pub cache_time: Millis,
     /// What becomes of a request if the service fails.
     pub on_failure: ServiceFailure,
     /// The settings of TLS.

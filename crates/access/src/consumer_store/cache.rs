@@ -5,17 +5,17 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use tidegate_system::clock::MonotonicTime;
+use tidegate_base::time::{Millis, MonotonicTime};
 
 use super::{names::RecordTag, query::OwnedQuery};
 use crate::auth::{ConsumerQuery, ConsumerTable, KeyHash, ProofCache, ProofDigest};
 
-/// How long a consumer is used without reading its record again, in ms.
-pub const FOUND_TIME: u64 = 30_000;
-/// How long an unknown key or name is known as such, in ms.
-pub const UNKNOWN_TIME: u64 = 5_000;
-/// How long a consumer may be used after its record was read, in ms, while Redis fails.
-pub const OUTAGE_TIME: u64 = 600_000;
+/// How long a consumer is used without reading its record again.
+pub const FOUND_TIME: Millis = Millis::from_secs(30);
+/// How long an unknown key or name is known as such.
+pub const UNKNOWN_TIME: Millis = Millis::from_secs(5);
+/// How long a consumer may be used after its record was read, while Redis fails.
+pub const OUTAGE_TIME: Millis = Millis::from_mins(10);
 
 /// Number of sets of consumers that were found; each holds four.
 const FOUND_SETS: usize = 1 << 14;

@@ -6,8 +6,8 @@ use ahash::RandomState;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
 use tidegate_redis::RedisFailure;
-use tidegate_system::clock::{MonotonicTime, StoreTime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +21,8 @@ use crate::auth::{ConsumerTable, KeyHash, ProofDigest, is_consumer_name};
 
 /// Maximum number of lookups that are read at a time.
 const MAX_READS: usize = 1_024;
-/// Minimum interval between two log lines about malformed records, in ms.
-const LOG_INTERVAL: u64 = 1_000;
+/// Minimum interval between two log lines about malformed records.
+const LOG_INTERVAL: Millis = Millis::from_secs(1);
 
 /// A lookup that was made.
 struct LookupResult {

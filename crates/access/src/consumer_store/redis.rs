@@ -7,8 +7,9 @@ use std::{
 };
 
 use ::redis::{RedisError, aio::MultiplexedConnection};
+use tidegate_base::time::{Millis, MonotonicTime};
 use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script};
-use tidegate_system::clock::{Clock, MonotonicTime};
+use tidegate_system::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::names::{RecordAddress, RecordNames, RecordTag, TAGS};
@@ -18,8 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of connecting: longer than two probes of a server are apart, so that a call does not
 /// fail once Redis is back.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Pause after a failure, in ms, within which calls fail at once.
-const PAUSE: u64 = 1_000;
+/// Pause after a failure, within which calls fail at once.
+const PAUSE: Millis = Millis::from_secs(1);
 
 /// Maximum length of a record, in bytes.
 pub const MAX_RECORD: usize = 16 << 10;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{Uri, header};
 use reqwest::{Client, Response};
+use tidegate_base::time::Millis;
 use tidegate_system::clock::Clock;
 use tidegate_tls::http_client::{causes, client_builder};
 
@@ -25,8 +26,8 @@ pub(super) struct KeyClient {
 /// A key set that was fetched.
 pub(super) struct FetchedKeys {
     pub(super) set: KeySet,
-    /// The time in seconds for which it may be kept, if the server names one.
-    pub(super) max_age: Option<u64>,
+    /// The time for which it may be kept, if the server names one.
+    pub(super) max_age: Option<Millis>,
 }
 
 /// Why a key set cannot be fetched.

@@ -27,8 +27,8 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(8);
 pub struct StoreCounts {
     /// Reads that failed.
     pub failed_reads: u64,
-    /// When the last read succeeded, in ms since the epoch; 0 before the first.
-    pub read_at: u64,
+    /// When the last read succeeded; `None` before the first.
+    pub read_at: Option<StoreTime>,
 }
 
 /// Where overrides are kept.
@@ -36,6 +36,7 @@ pub struct OverrideStore {
     place: Place,
     clock: Clock,
     failed_reads: AtomicU64,
+    /// In ms since the epoch; 0 before the first read.
     read_at: AtomicU64,
 }
 
@@ -137,9 +138,10 @@ impl OverrideStore {
 
     /// Counts since the start.
     pub fn counts(&self) -> StoreCounts {
+        let read_at = StoreTime::from_unix_ms(self.read_at.load(Ordering::Relaxed));
         StoreCounts {
             failed_reads: self.failed_reads.load(Ordering::Relaxed),
-            read_at: self.read_at.load(Ordering::Relaxed),
+            read_at: Some(read_at).filter(|at| *at > StoreTime::ZERO),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, header};
 use tidegate_access::auth::{ForwardAuth, ServiceFailure, may_prove};
+use tidegate_base::time::Millis;
 use tidegate_config::{ForwardAuthConfig, OnAuthFailure};
 use tidegate_tls::{ClientTls, TlsFile, client::OfferedToServer};
 
@@ -34,9 +35,9 @@ pub(super) fn compile(
     if forward.plan.is_some() && forward.consumer.is_none() {
         section.at("plan").fault_at_key("`plan` without `consumer`", "`consumer`");
     }
-    let cache_time = forward.cache.millis();
+    let cache_time = Millis::from_duration(forward.cache.0);
     let has_credentials = request_headers.iter().any(may_prove);
-    if cache_time > 0 && !has_credentials && section.can_read(&["request_headers"]) {
+    if !cache_time.is_zero() && !has_credentials && section.can_read(&["request_headers"]) {
         let what = "`cache` without credentials in `request_headers`: no answer is remembered";
         section.at("cache").fault_at_key(what, "a header such as `cookie` in `request_headers`");
     }
@@ -52,7 +53,7 @@ pub(super) fn compile(
         consumer: forward.consumer.as_ref().map(|header| header.0.clone()),
         prefix: prefix.into(),
         plan: forward.plan.as_ref().map(|header| header.0.clone()),
-        timeout: forward.timeout.millis(),
+        timeout: forward.timeout.0,
         cache_time,
         on_failure,
         tls,

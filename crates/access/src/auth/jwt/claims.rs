@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
+use tidegate_base::time::{Millis, StoreTime, UnixSeconds};
 use tidegate_config::is_consumer_name;
 use tidegate_identity::TokenClaims;
-use tidegate_system::clock::StoreTime;
 
 use super::json::{JsonObject, JsonValue};
 use crate::auth::consumers::prefixed_name;
 
-/// The end of the year 9999 in seconds since the epoch: a later expiry is a mistake, such as
-/// milliseconds.
-const MAX_TIME: u64 = 253_402_300_799;
+/// The end of the year 9999: a later expiry is a mistake, such as milliseconds.
+const MAX_TIME: UnixSeconds = UnixSeconds::from_secs(253_402_300_799);
 
 /// What the claims of a token must be.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -20,8 +19,8 @@ pub struct ClaimRules {
     pub issuer: Box<str>,
     /// The audiences, one of which the token must name.
     pub audiences: Box<[Box<str>]>,
-    /// The tolerated difference of clocks, in seconds.
-    pub leeway: u64,
+    /// The tolerated difference of clocks.
+    pub leeway: Millis,
     /// The claim that names the consumer.
     pub consumer: Box<str>,
     /// The text before the consumer's name.
@@ -124,8 +123,8 @@ impl ClaimRules {
     /// Checks `exp`, `nbf` and `iat`; returns the expiry with the leeway.
     fn check_times(&self, claims: &JsonObject, now: StoreTime) -> Result<StoreTime, ClaimsError> {
         let expires = time(claims, "exp")?.ok_or(ClaimsError::Time)?;
-        let expires = expires.saturating_add(self.leeway * 1000);
-        let latest = now.saturating_add(self.leeway * 1000);
+        let expires = expires.after(self.leeway);
+        let latest = now.after(self.leeway);
         let begins = [time(claims, "nbf")?, time(claims, "iat")?].into_iter().flatten();
         if begins.into_iter().any(|begin| begin > latest) {
             return Err(ClaimsError::NotYetValid);
@@ -155,9 +154,10 @@ fn time(claims: &JsonObject, name: &str) -> Result<Option<StoreTime>, ClaimsErro
     if !claims.has(name) {
         return Ok(None);
     }
+    let latest = MAX_TIME.as_secs();
     let ms = match claims.get(name) {
-        Some(JsonValue::Unsigned(seconds)) if *seconds <= MAX_TIME => seconds * 1000,
-        Some(JsonValue::Float(seconds)) if (0.0..=MAX_TIME as f64).contains(seconds) => {
+        Some(JsonValue::Unsigned(seconds)) if *seconds <= latest => seconds * 1000,
+        Some(JsonValue::Float(seconds)) if (0.0..=latest as f64).contains(seconds) => {
             (seconds * 1000.0) as u64
         }
         _ => return Err(ClaimsError::Time),
@@ -215,7 +215,7 @@ mod tests {
         ClaimRules {
             issuer: "https://id.test".into(),
             audiences: texts(&["orders", "stock"]),
-            leeway: 30,
+            leeway: Millis::from_secs(30),
             consumer: "sub".into(),
             prefix: "".into(),
             plan: Some("plan".into()),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
+use tidegate_base::time::StoreTime;
 use tokio::sync::Notify;
 
 use super::key_set::KeySet;
@@ -144,11 +145,11 @@ impl LiveKeySet {
         self.refetch.store(refetch as u8, Ordering::Release);
     }
 
-    /// Replaces the keys by ones that were fetched at `now`, in ms since the epoch.
-    pub fn replace(&self, set: KeySet, now: u64) {
+    /// Replaces the keys by ones that were fetched at `now`.
+    pub fn replace(&self, set: KeySet, now: StoreTime) {
         self.set.store(Some(Arc::new(set)));
         self.unknown.lock().fetched = self.begun.load(Ordering::Acquire);
-        self.fetched.store(now, Ordering::Relaxed);
+        self.fetched.store(now.as_unix_ms(), Ordering::Relaxed);
     }
 
     /// Counts a fetch that failed. The keys stay.
@@ -156,9 +157,10 @@ impl LiveKeySet {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When the keys were fetched last, in ms since the epoch; `None` before it.
-    pub fn fetched(&self) -> Option<u64> {
-        Some(self.fetched.load(Ordering::Relaxed)).filter(|time| *time > 0)
+    /// When the keys were fetched last; `None` before it.
+    pub fn fetched(&self) -> Option<StoreTime> {
+        let time = StoreTime::from_unix_ms(self.fetched.load(Ordering::Relaxed));
+        Some(time).filter(|time| *time > StoreTime::ZERO)
     }
 
     /// The number of fetches that failed.
@@ -188,14 +190,14 @@ mod tests {
         let keys = LiveKeySet::awaited();
         let fetch = || {
             keys.begin_fetch();
-            keys.replace(KeySet::of_secret(&[0; 32], &[]), 1);
+            keys.replace(KeySet::of_secret(&[0; 32], &[]), StoreTime::from_unix_ms(1));
             keys.set_refetch(Refetch::Paused);
         };
         fetch();
         assert!(keys.may_have_newer(b"a"), "it may be newer than the fetch");
         keys.begin_fetch();
         assert!(keys.may_have_newer(b"b"), "it may be newer than the fetch that is on its way");
-        keys.replace(KeySet::of_secret(&[0; 32], &[]), 2);
+        keys.replace(KeySet::of_secret(&[0; 32], &[]), StoreTime::from_unix_ms(2));
         assert!(!keys.may_have_newer(b"a") && keys.may_have_newer(b"b"));
         keys.begin_fetch();
         keys.count_failure();

@@ -1,5 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 
+use tidegate_base::time::Millis;
 use tidegate_config as config;
 use tidegate_config::JwtAlgorithm;
 
@@ -45,7 +46,10 @@ fn the_defaults_are_asymmetric() {
     let expected = [JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::EdDsa];
     assert_eq!(method.verifier().algorithms(), expected);
     let rules = method.verifier().rules();
-    assert_eq!((&*rules.consumer, rules.leeway, &rules.plan), ("sub", 30, &None));
+    assert_eq!(
+        (&*rules.consumer, rules.leeway, &rules.plan),
+        ("sub", Millis::from_secs(30), &None)
+    );
     let kept: Vec<&str> = rules.kept.iter().map(|name| &**name).collect();
     assert_eq!(kept, ["b.c", "level", "tenant"], "what the configuration uses");
     assert!(method.keys().is_none(), "no server was asked");

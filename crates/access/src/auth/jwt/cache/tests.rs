@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tidegate_base::time::Millis;
 use tidegate_config::JwtAlgorithm;
 
 use super::super::test_issuer::{SigningKey, key_set};
@@ -15,7 +16,7 @@ fn verifier(kept: &[&str]) -> JwtVerifier {
     let rules = ClaimRules {
         issuer: "i".into(),
         audiences: [Box::from("a")].into(),
-        leeway: 0,
+        leeway: Millis::ZERO,
         consumer: "sub".into(),
         prefix: "".into(),
         plan: None,

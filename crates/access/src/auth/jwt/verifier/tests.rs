@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tidegate_base::time::Millis;
 
 use super::super::test_issuer::{SigningKey, encode, key_set};
 use super::*;
@@ -14,7 +15,7 @@ fn rules() -> ClaimRules {
     ClaimRules {
         issuer: "https://id.test".into(),
         audiences: [Box::from("orders")].into(),
-        leeway: 0,
+        leeway: Millis::ZERO,
         consumer: "sub".into(),
         prefix: "".into(),
         plan: None,
