@@ -16,7 +16,7 @@ pub(super) fn add(metrics: &str, exemplars: &BTreeMap<(Box<str>, usize), Exempla
         let sample = line.strip_prefix(BUCKETS);
         if let Some(exemplar) = sample.and_then(key).and_then(|key| exemplars.get(&key)) {
             let trace_id = String::from_utf8_lossy(&exemplar.trace_id);
-            let (value, time) = (exemplar.duration.as_secs_f64(), exemplar.time);
+            let (value, time) = (exemplar.duration.as_secs_f64(), exemplar.time.as_unix_ms());
             let (seconds, millis) = (time / 1000, time % 1000);
             let _ = write!(text, " # {{trace_id=\"{trace_id}\"}} {value} {seconds}.{millis:03}");
         }
@@ -39,13 +39,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::time::StoreTime;
 
     #[test]
     fn an_exemplar_follows_its_bucket() {
         let exemplar = |millis| Exemplar {
             trace_id: [b'a'; 32],
             duration: Duration::from_millis(millis),
-            time: 1_700_000_000_007,
+            time: StoreTime::from_unix_ms(1_700_000_000_007),
         };
         let exemplars = BTreeMap::from([
             (("items".into(), 3), exemplar(3)),

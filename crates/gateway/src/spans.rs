@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_http1::RequestHead;
 use tidegate_rules::plan::{self, Admission};
 use tidegate_throttle::POLICY;
-use tidegate_trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary};
+use tidegate_trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary, UnixNanos};
 
 use super::{
     Gateway,
@@ -29,7 +29,10 @@ impl Gateway {
     ) -> RequestTracing {
         let Some(rules) = &rules.snapshot.traces else { return RequestTracing::default() };
         let clock = &self.shared.clock;
-        let start = || RequestStart { uptime: clock.uptime(), nanos: clock.now_nanos() };
+        let start = || RequestStart {
+            uptime: clock.uptime(),
+            time: UnixNanos::from_nanos(clock.now_nanos()),
+        };
         let trace = rules.sampling.begin(received(), &self.trace_ids, start);
         RequestTracing::new(trace, &self.shared.traces)
     }

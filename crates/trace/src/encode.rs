@@ -63,7 +63,7 @@ fn request_span(trace: &RequestTrace, summary: &RequestSummary) -> Span {
         attributes: request_attributes(summary, method, trace.dropped_children),
         links: links.collect(),
         status: is_failed.then_some(ERROR),
-        start_time_unix_nano: trace.start.nanos,
+        start_time_unix_nano: trace.start.time.as_nanos(),
         end_time_unix_nano: trace.nanos(trace.end),
         ..span(trace, trace.context.span_id, name, SpanKind::Server)
     }

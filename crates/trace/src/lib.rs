@@ -45,5 +45,6 @@ pub use self::{
     request::{AttemptResult, ChildSpanKind, PeerServer, RequestSummary, RequestTrace},
     sampling::{
         ParentTrust, ReceivedContext, RequestStart, SamplingDecision, SamplingRules, TraceHeader,
+        UnixNanos,
     },
 };

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_base::time::Uptime;
+use tidegate_base::time::{StoreTime, Uptime};
 
 use super::{RequestStart, SpanContext, ids::child_id};
 
@@ -214,9 +214,9 @@ impl RequestTrace {
         self.summary = Some(summary);
     }
 
-    /// When the request ended, in ms since the epoch.
-    pub fn ended_at(&self) -> u64 {
-        self.nanos(self.end) / 1_000_000
+    /// When the request ended.
+    pub fn ended_at(&self) -> StoreTime {
+        StoreTime::from_unix_ms(self.nanos(self.end) / 1_000_000)
     }
 
     /// The number of spans.
@@ -224,9 +224,9 @@ impl RequestTrace {
         1 + self.children.len() as u64
     }
 
-    /// Converts `at` to ns since the epoch.
+    /// The ns from the epoch to `at`, for encoding.
     pub(super) fn nanos(&self, at: Uptime) -> u64 {
         let since = at.saturating_sub(self.start.uptime).as_nanos();
-        self.start.nanos.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+        self.start.time.as_nanos().saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 }

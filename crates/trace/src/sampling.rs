@@ -35,8 +35,24 @@ pub struct ReceivedContext<'r> {
 pub struct RequestStart {
     /// By the clock's uptime.
     pub uptime: Uptime,
-    /// In ns since the epoch.
-    pub nanos: u64,
+    /// By the time of day.
+    pub time: UnixNanos,
+}
+
+/// A time of day in ns since the Unix epoch, as spans have it.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct UnixNanos(u64);
+
+impl UnixNanos {
+    /// The time `nanos` ns after the epoch.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The ns since the epoch, for encoding.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
 }
 
 /// The result of [`SamplingRules::begin`].
@@ -144,7 +160,7 @@ mod tests {
 
     fn begin(rules: SamplingRules, parent: Option<&[u8]>, is_trusted: bool) -> SamplingDecision {
         let received = ReceivedContext { parent, state: Some(b"a=1"), is_trusted };
-        let start = || RequestStart { uptime: Uptime::ZERO, nanos: 0 };
+        let start = || RequestStart { uptime: Uptime::ZERO, time: UnixNanos::default() };
         rules.begin(received, &IdSource::default(), start)
     }
 
@@ -187,7 +203,7 @@ mod tests {
     fn the_share_is_the_configured_one() {
         let (rules, ids) = (SamplingRules::new(0.1, ParentTrust::All), IdSource::default());
         let received = ReceivedContext { parent: None, state: None, is_trusted: false };
-        let start = || RequestStart { uptime: Uptime::ZERO, nanos: 0 };
+        let start = || RequestStart { uptime: Uptime::ZERO, time: UnixNanos::default() };
         let begun = (0..100_000).map(|_| rules.begin(received, &ids, start));
         let sampled =
             begun.filter(|tracing| matches!(tracing, SamplingDecision::Sampled(_))).count();

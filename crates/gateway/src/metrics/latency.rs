@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
-use tidegate_base::counter::Counter;
+use tidegate_base::{counter::Counter, time::StoreTime};
 
 /// Upper bounds of the latency histogram's buckets, in seconds. One more bucket has no bound.
 pub const LATENCY_BOUNDS: [f64; 16] = [
@@ -29,8 +29,8 @@ pub struct Exemplar {
     pub trace_id: [u8; 32],
     /// Its duration.
     pub duration: Duration,
-    /// When it ended, in ms since the epoch.
-    pub time: u64,
+    /// When it ended.
+    pub time: StoreTime,
 }
 
 impl Histogram {

@@ -13,7 +13,7 @@ use tidegate_base::time::Uptime;
 use super::*;
 use crate::{
     IdSource, ParentTrust, PeerServer, ReceivedContext, RequestStart, SamplingDecision,
-    SamplingRules,
+    SamplingRules, UnixNanos,
 };
 
 /// A clock's uptime.
@@ -23,7 +23,8 @@ fn ms(time: u64) -> Uptime {
 
 fn begin(parent: Option<&[u8]>) -> Box<RequestTrace> {
     let received = ReceivedContext { parent, state: Some(b"vendor=1"), is_trusted: false };
-    let start = || RequestStart { uptime: ms(100), nanos: 1_700_000_000_000_000_000 };
+    let time = UnixNanos::from_nanos(1_700_000_000_000_000_000);
+    let start = || RequestStart { uptime: ms(100), time };
     let rules = SamplingRules::new(1.0, ParentTrust::All);
     match rules.begin(received, &IdSource::default(), start) {
         SamplingDecision::Sampled(trace) => trace,
