@@ -6,7 +6,7 @@
 use std::{hint::black_box, path::Path, time::Duration};
 
 use tidegate::{
-    clock,
+    clock::{self, StoreTime},
     telemetry::{AccessLayout, AccessLine, AccessLog, Destination},
 };
 
@@ -22,7 +22,7 @@ fn main() -> std::io::Result<()> {
     let start = clock::instant();
     for number in 0..lines {
         writer.write(black_box(&AccessLine {
-            time: 1_700_000_000_000 + number / 20,
+            time: StoreTime::from_unix_ms(1_700_000_000_000 + number / 20),
             client: [192, 0, 2, number as u8].into(),
             method: b"GET",
             host: b"api.example.com",

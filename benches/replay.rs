@@ -4,6 +4,7 @@ use std::{fmt::Write, sync::LazyLock, time::Duration};
 
 use divan::{Bencher, counter::ItemsCount};
 use tidegate::{
+    clock::StoreTime,
     config,
     identity::KeySecret,
     replay::{ConfigReplay, Replay},
@@ -53,7 +54,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
     for number in 0..*LINES {
         let (time, client, path) = request(number);
         let line = AccessLine {
-            time,
+            time: StoreTime::from_unix_ms(time),
             client: client.into(),
             token: Some(u128::from(u32::from_be_bytes(client)).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             consumer: "",

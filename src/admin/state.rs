@@ -220,13 +220,13 @@ pub(super) async fn show(State(context): State<AdminContext>) -> Response {
 
 /// The current state.
 pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
-    let (metrics, now) = (&shared.metrics, shared.clock.store_time().as_unix_ms());
+    let (metrics, now) = (&shared.metrics, shared.clock.store_time());
     let [open, accepted, refused, _] = metrics.connections();
     let (limits, omitted_limits) = limits(shared);
     let all_upstreams = shared.upstreams.all();
     let refused_callers = metrics.refused_callers(now, MAX_CALLERS).into_iter();
     GatewayState {
-        now_ms: now,
+        now_ms: now.as_unix_ms(),
         uptime_ms: u64::try_from(shared.clock.uptime().as_duration().as_millis())
             .unwrap_or(u64::MAX),
         version: env!("CARGO_PKG_VERSION"),
@@ -251,7 +251,7 @@ pub(super) fn read(shared: &Shared, reloader: &Reloader) -> GatewayState {
                 error: caller.error,
             })
             .collect(),
-        refused_window_ms: REFUSED_WINDOW,
+        refused_window_ms: REFUSED_WINDOW.as_ms(),
         throttle: shared.throttle.as_ref().map(|own| ThrottleState {
             description: throttle::describe(own, metrics),
             decisions: throttle::DECISIONS.into_iter().zip(metrics.throttle()).collect(),

@@ -157,12 +157,8 @@ impl Gateway {
             ),
         };
         let consumer = request.ledger.consumer().map(|consumer| consumer.name);
-        self.metrics.count_refused_caller(
-            self.shared.clock.store_time().as_unix_ms(),
-            POLICY,
-            key,
-            consumer,
-        );
+        let now = self.shared.clock.store_time();
+        self.metrics.count_refused_caller(now, POLICY, key, consumer);
     }
 
     /// Reports a response to the throttle when the response begins: the caller's tokens become

@@ -29,8 +29,7 @@ impl Gateway {
             let end = decision.retry_at.unwrap_or(decision.reset_at);
             let blocked_key = BlockedKey::new(limit.identity.hash(), key.0);
             let now = self.shared.clock.monotonic();
-            let duration = end.ms_since(decided.at).max(0).cast_unsigned();
-            self.shared.blocked_addresses.block(blocked_key, now, duration);
+            self.shared.blocked_addresses.block(blocked_key, now, end.since(decided.at));
         }
         if decision.admitted {
             return error;
@@ -61,8 +60,8 @@ impl Gateway {
         let key = BlockedKey::new(limit.identity.hash(), self.failure_key(request));
         match self.shared.blocked_addresses.blocked_for(key, now) {
             None => Ok(()),
-            Some(retry_after) => {
-                let limit = Arc::clone(limit);
+            Some(left) => {
+                let (limit, retry_after) = (Arc::clone(limit), left.as_whole_secs());
                 Err(GatewayError::TooManyFailures(Box::new(BlockedAddress { limit, retry_after })))
             }
         }

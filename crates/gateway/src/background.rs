@@ -36,7 +36,7 @@ impl Background {
         }
     }
 
-    /// The gateway's time, in ms since the epoch.
+    /// The gateway's time of day.
     pub(super) fn now(&self) -> StoreTime {
         self.clock.store_time()
     }

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_base::mix::local_id;
-use tidegate_system::clock::MonotonicTime;
+use tidegate_base::{
+    mix::local_id,
+    time::{Millis, MonotonicTime},
+};
 
 /// Number of slots; a power of two.
 const SLOTS: usize = 1 << 12;
@@ -45,18 +47,19 @@ impl BlockedAddresses {
         self.latest_end.load(Ordering::Relaxed) <= seconds(now)
     }
 
-    /// Blocks `key` from `now` for `duration` ms; at least a second.
-    pub(super) fn block(&self, key: BlockedKey, now: MonotonicTime, duration: u64) {
-        let end = (seconds(now) + duration.div_ceil(1000).max(1)).min(END_MASK);
+    /// Blocks `key` from `now` for `duration`; at least a second.
+    pub(super) fn block(&self, key: BlockedKey, now: MonotonicTime, duration: Millis) {
+        let end = (seconds(now) + duration.as_secs_rounded_up().max(1)).min(END_MASK);
         self.slot(key).store(key.0 & !END_MASK | end, Ordering::Relaxed);
         self.latest_end.fetch_max(end, Ordering::Relaxed);
     }
 
-    /// The seconds until `key` is free, if it is blocked at `now`.
-    pub(super) fn blocked_for(&self, key: BlockedKey, now: MonotonicTime) -> Option<u64> {
+    /// The time until `key` is free, in whole seconds, if it is blocked at `now`.
+    pub(super) fn blocked_for(&self, key: BlockedKey, now: MonotonicTime) -> Option<Millis> {
         let entry = self.slot(key).load(Ordering::Relaxed);
         let left = (entry & END_MASK).saturating_sub(seconds(now));
-        (entry & !END_MASK == key.0 & !END_MASK && left > 0).then_some(left)
+        let is_blocked = entry & !END_MASK == key.0 & !END_MASK && left > 0;
+        is_blocked.then(|| Millis::from_secs(left))
     }
 
     fn slot(&self, key: BlockedKey) -> &AtomicU64 {
@@ -64,8 +67,9 @@ impl BlockedAddresses {
     }
 }
 
+/// The whole seconds since the process started, for an entry.
 fn seconds(time: MonotonicTime) -> u64 {
-    time.as_ms() / 1000
+    time.since(MonotonicTime::ZERO).as_whole_secs()
 }
 
 #[cfg(test)]
@@ -78,15 +82,16 @@ mod tests {
         let at = MonotonicTime::from_ms;
         let key = BlockedKey::new(1, 2);
         assert!(blocked.is_empty(at(0)) && blocked.blocked_for(key, at(0)).is_none());
-        blocked.block(key, at(5_000), 1_500);
-        assert_eq!(blocked.blocked_for(key, at(5_000)), Some(2));
-        assert_eq!(blocked.blocked_for(key, at(6_999)), Some(1));
+        let seconds = |seconds| Some(Millis::from_secs(seconds));
+        blocked.block(key, at(5_000), Millis::from_ms(1_500));
+        assert_eq!(blocked.blocked_for(key, at(5_000)), seconds(2));
+        assert_eq!(blocked.blocked_for(key, at(6_999)), seconds(1));
         assert_eq!(blocked.blocked_for(key, at(7_000)), None);
         assert!(!blocked.is_empty(at(6_999)) && blocked.is_empty(at(7_000)));
         for other in [BlockedKey::new(1, 3), BlockedKey::new(3, 2)] {
             assert_eq!(blocked.blocked_for(other, at(5_000)), None);
         }
-        blocked.block(key, at(0), u64::MAX);
+        blocked.block(key, at(0), Millis::MAX);
         assert!(blocked.blocked_for(key, at(0)).is_some(), "a long block has an end");
     }
 }

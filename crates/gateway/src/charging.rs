@@ -104,7 +104,7 @@ impl Gateway {
         limits: impl Iterator<Item = &'l ChargedLimit>,
     ) {
         let consumer = request.ledger.consumer().map(|consumer| consumer.name);
-        let now = self.shared.clock.store_time().as_unix_ms();
+        let now = self.shared.clock.store_time();
         for limit in limits.filter(|charged| charged.limit().enforce) {
             if limit.outcome.refused().is_some() {
                 let consumer = consumer.filter(|_| limit.counts_consumers());

@@ -13,10 +13,11 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use tidegate_base::time::{CoarseTime, Millis, StoreTime};
 use tidegate_charge::{Adjustment, DecisionSource, Key, Limit};
 use tidegate_limit::Change;
 use tidegate_store::Correction;
-use tidegate_system::clock::{CoarseClock, CoarseTime, StoreTime};
+use tidegate_system::clock::CoarseClock;
 
 use super::{background::Background, charged_limit::ChargedLimit};
 
@@ -26,8 +27,8 @@ const RENEWAL_BATCH: usize = 16;
 /// Renewals per term of a lease. The term is the window of the lease's limit.
 const RENEWALS_PER_TERM: u64 = 3;
 
-/// Delay before a failed renewal is repeated, in ms.
-const RETRY_INTERVAL: u64 = 500;
+/// Delay before a failed renewal is repeated.
+const RETRY_INTERVAL: Millis = Millis::from_ms(500);
 
 /// The permits of one request. Dropping this releases them.
 pub(super) struct ConcurrencyPermits {
@@ -46,7 +47,7 @@ struct ConcurrencyLease {
     limit: Arc<Limit>,
     key: Key,
     cost: u64,
-    /// When it was acquired or last renewed, in ms by the clock of the store that decided.
+    /// When it was acquired or last renewed, by the clock of the store that decided.
     charged_at: StoreTime,
     /// The store that granted it.
     source: DecisionSource,

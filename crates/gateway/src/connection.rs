@@ -32,9 +32,9 @@ use std::{
 
 pub use self::handshake::{AcceptedConnection, Handshake, HandshakeError, accept_tls};
 pub use self::http2::ClientHttp2Connection;
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::HeadBounds;
 use tidegate_system::clock::CoarseClock;
-use tidegate_system::clock::CoarseTime;
 use tidegate_transport::connection_state::{
     ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, StateCell,
 };
@@ -47,12 +47,12 @@ use crate::{Content, Gateway, Peer, Response};
 
 /// Maximum length of an unread body that is drained so that the connection can be reused, in bytes.
 const MAX_DRAINED: u64 = 64 * 1024;
-/// Maximum time to drain a body, in ms.
-const DRAIN_TIMEOUT: u64 = 10_000;
-/// Maximum time to read from a client that still sends after the last response, in ms.
-const LINGER_TIMEOUT: u64 = 30_000;
-/// Time for which a connection keeps the memory of its last request ready for the next one, in ms.
-const WARM_TIME: u64 = 200;
+/// Maximum time to drain a body.
+const DRAIN_TIMEOUT: Millis = Millis::from_secs(10);
+/// Maximum time to read from a client that still sends after the last response.
+const LINGER_TIMEOUT: Millis = Millis::from_secs(30);
+/// Time for which a connection keeps the memory of its last request ready for the next one.
+const WARM_TIME: Millis = Millis::from_ms(200);
 
 /// Maximum number of discarding reads in one poll. Then the task yields to others.
 const MAX_DISCARDS_PER_POLL: usize = 2;
@@ -134,7 +134,7 @@ impl Sweepable for Connection {
             self.state.wake();
         }
         if let ConnectionState::Idle { since } = self.state.get()
-            && now.saturating_sub(since) >= WARM_TIME
+            && now.since(since) >= WARM_TIME
             && self.is_warm.replace(false)
         {
             self.state.wake();

@@ -5,41 +5,42 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use tidegate_base::time::{StoreTime, UnixSeconds};
+
 /// The value of `Date`, formatted once a second.
 pub(super) struct DateCache(RefCell<Date>);
 
 struct Date {
-    /// Seconds since the epoch.
-    second: u64,
+    second: UnixSeconds,
     text: String,
 }
 
 impl Date {
-    fn at(second: u64) -> Self {
-        Self { second, text: httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)) }
+    fn at(second: UnixSeconds) -> Self {
+        let time = UNIX_EPOCH + Duration::from_secs(second.as_secs());
+        Self { second, text: httpdate::fmt_http_date(time) }
     }
 }
 
 impl DateCache {
-    /// The date at `now`, in ms since the epoch.
-    pub(super) fn new(now: u64) -> Self {
-        Self(RefCell::new(Date::at(now / 1000)))
+    /// The date at `now`.
+    pub(super) fn new(now: StoreTime) -> Self {
+        Self(RefCell::new(Date::at(UnixSeconds::of(now))))
     }
 
-    /// Sets the date to `now`, in ms since the epoch, at a worker's tick.
-    pub(super) fn set(&self, now: u64) {
-        let mut date = self.0.borrow_mut();
-        if date.second != now / 1000 {
-            *date = Date::at(now / 1000);
+    /// Sets the date to `now`, at a worker's tick.
+    pub(super) fn set(&self, now: StoreTime) {
+        let (mut date, second) = (self.0.borrow_mut(), UnixSeconds::of(now));
+        if date.second != second {
+            *date = Date::at(second);
         }
     }
 
-    /// Moves the date forward to `arrival`, when a request arrived, in ms since the epoch. It may
-    /// be before the last tick.
-    pub(super) fn advance(&self, arrival: u64) {
-        let mut date = self.0.borrow_mut();
-        if arrival / 1000 > date.second {
-            *date = Date::at(arrival / 1000);
+    /// Moves the date forward to `arrival`, when a request arrived. It may be before the last tick.
+    pub(super) fn advance(&self, arrival: StoreTime) {
+        let (mut date, second) = (self.0.borrow_mut(), UnixSeconds::of(arrival));
+        if second > date.second {
+            *date = Date::at(second);
         }
     }
 

@@ -124,7 +124,7 @@ impl Gateway {
     ) {
         fields.push("x-request-id", ledger.request_id.as_bytes());
         if !upstream.is_some_and(|head| head.fields.contains("date")) {
-            self.dates.advance(ledger.arrival.at.as_unix_ms());
+            self.dates.advance(ledger.arrival.at);
             self.dates.with(|date| fields.push("date", date));
         }
     }

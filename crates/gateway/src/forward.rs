@@ -27,8 +27,8 @@ use super::{
 };
 use crate::metrics::UpstreamCounters;
 
-/// Minimum interval between two warnings of a worker about requests, in ms.
-const WARNING_INTERVAL: u64 = 1000;
+/// Minimum interval between two warnings of a worker about requests.
+const WARNING_INTERVAL: Millis = Millis::from_secs(1);
 
 impl Gateway {
     /// Forwards the request; returns the upstream's response, with its body unread.
@@ -197,7 +197,7 @@ impl Gateway {
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     pub(super) fn warn(&self, warn: impl FnOnce()) {
         let now = self.coarse_clock.now();
-        if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
+        if now.since(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             warn();
         }

@@ -4,11 +4,12 @@ use std::{cell::Cell, error::Error, net::IpAddr, rc::Rc, sync::Arc, time::Durati
 
 use http::StatusCode;
 use smallvec::SmallVec;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_charge::Limit;
 use tidegate_http1::RequestHead;
 use tidegate_identity::{Consumer, KeySecret, OwnedConsumer, TokenHash, token_hash};
 use tidegate_rules::plan::{self, Admission};
-use tidegate_system::clock::{Stopwatch, StoreTime};
+use tidegate_system::clock::Stopwatch;
 use tidegate_throttle::POLICY;
 use tidegate_transport::TunnelOutcome;
 use tidegate_transport::connection_state::CloseMode;
@@ -301,12 +302,12 @@ impl Ledger {
 
     /// What is known of the response.
     pub(super) fn totals(&self) -> ResponseTotals {
-        ResponseTotals { bytes: self.bytes_sent, duration_ms: self.elapsed_ms() }
+        ResponseTotals { bytes: self.bytes_sent, duration: self.elapsed() }
     }
 
-    /// Milliseconds since the request's head.
-    pub(super) fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.arrival.stopwatch.read().as_millis()).unwrap_or(u64::MAX)
+    /// The time since the request's head.
+    fn elapsed(&self) -> Millis {
+        Millis::from_duration(self.arrival.stopwatch.read())
     }
 
     /// Counts the request of a consumer that has a plan.
@@ -345,7 +346,7 @@ impl Ledger {
         let costs = self.costs.iter().map(|(limit, units)| LimitCost { limit, units });
         let costs: SmallVec<[LimitCost<'_>; 2]> = costs.collect();
         logger.writer.write(&AccessLine {
-            time: self.arrival.at.as_unix_ms(),
+            time: self.arrival.at,
             client: self.client_ip,
             token: head.filter(|_| layout.needs_token()).and_then(|head| match self.token_hash {
                 TokenHash::Present(hash) => Some(hash.into()),

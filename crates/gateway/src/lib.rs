@@ -294,7 +294,7 @@ impl Gateway {
             ids: RequestIds::new(),
             trace_ids: IdSource::default(),
             store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
-            dates: DateCache::new(shared.clock.store_time().as_unix_ms()),
+            dates: DateCache::new(shared.clock.store_time()),
             warned_at: Cell::new(coarse_clock.now()),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
@@ -326,7 +326,7 @@ impl Gateway {
 
     /// Does the periodic work that is due. Call it every 100 ms; `count` numbers the calls.
     pub fn tick(&self, count: u32) {
-        self.dates.set(self.shared.clock.store_time().as_unix_ms());
+        self.dates.set(self.shared.clock.store_time());
         self.mirrors.sweep();
         self.leases.renew();
         self.cache.yield_connections();

@@ -29,7 +29,7 @@ pub use self::counters::{
 pub use self::latency::{Exemplar, Histogram, LATENCY_BOUNDS};
 pub use self::refused_callers::{RefusedCaller, WINDOW as REFUSED_WINDOW};
 
-use tidegate_base::counter::Counter;
+use tidegate_base::{counter::Counter, time::StoreTime};
 
 use self::refused_callers::{RefusedCallers, most_refused};
 
@@ -76,8 +76,14 @@ pub struct WorkerMetrics {
 
 impl WorkerMetrics {
     /// Counts that the limit or policy called `limit` refused the caller with this keyed hash.
-    /// `now` is in ms since the epoch. `consumer` is its name, if the limit counts consumers.
-    pub fn count_refused_caller(&self, now: u64, limit: &str, key: u128, consumer: Option<&str>) {
+    /// `consumer` is its name, if the limit counts consumers.
+    pub fn count_refused_caller(
+        &self,
+        now: StoreTime,
+        limit: &str,
+        key: u128,
+        consumer: Option<&str>,
+    ) {
         self.refused_callers.lock().count(now, limit, key, consumer);
     }
 
@@ -329,7 +335,7 @@ impl Metrics {
     }
 
     /// The `count` callers that limits refused most within the last one or two [`REFUSED_WINDOW`]s.
-    pub fn refused_callers(&self, now: u64, count: usize) -> Vec<RefusedCaller> {
+    pub fn refused_callers(&self, now: StoreTime, count: usize) -> Vec<RefusedCaller> {
         let mut callers = Vec::new();
         for worker in &*self.workers.lock() {
             callers.extend(worker.refused_callers.lock().callers(now).cloned());

@@ -5,19 +5,19 @@ use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
     thread,
-    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex};
 use tidegate_access::auth::{
     BasicCredentials, PasswordProof, ProofCache, ProofDigest, is_password_of,
 };
+use tidegate_base::time::Millis;
 use tidegate_identity::OwnedConsumer;
 use tidegate_system::clock::Clock;
 use tokio::sync::oneshot;
 
 /// How long a right password is known as such.
-const KNOWN_TIME: Duration = Duration::from_mins(5);
+const KNOWN_TIME: Millis = Millis::from_mins(5);
 /// Maximum number of passwords that wait.
 const MAX_WAITING: usize = 256;
 /// Maximum number of passwords of one client address that wait: further ones would hold up other
@@ -186,7 +186,7 @@ impl PasswordThread {
             // With an unknown name, the hash is another consumer's: a quick refusal would tell its
             // password.
             if is_right && !is_known && account == Account::Known {
-                let until = self.clock.monotonic() + KNOWN_TIME.as_millis() as u64;
+                let until = self.clock.monotonic() + KNOWN_TIME;
                 self.known.insert(digest, until, ());
             }
             for reply in replies {

@@ -7,10 +7,10 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use smallvec::SmallVec;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_http1::Fields;
 use tidegate_rules::snapshot::{ActualCost, ResponseOutcome, SettledCost};
 use tidegate_store::Correction;
-use tidegate_system::clock::StoreTime;
 use tidegate_upstream::{BodyObserver, ResponseBody, UpstreamContent};
 use tidegate_usage::{BodyFormat, BodyScanner, PathSet, UsageDecoder};
 
@@ -51,8 +51,8 @@ impl Drop for Settlement {
 pub(super) struct ResponseTotals {
     /// Bytes of its body.
     pub(super) bytes: u64,
-    /// Milliseconds since the request's head.
-    pub(super) duration_ms: u64,
+    /// The time since the request's head.
+    pub(super) duration: Millis,
 }
 
 /// A scanner for each set of paths.
@@ -166,7 +166,7 @@ impl Settlement {
             }
         }
         // By the store's clock.
-        let now = decided_at + self.background.now().saturating_sub(self.charged_at);
+        let now = decided_at + self.background.now().since(self.charged_at);
         Some(report.fields(now))
     }
 
@@ -194,7 +194,7 @@ impl Settlement {
     fn actual(&self, cost: &SettledCost, totals: &ResponseTotals) -> (Option<u64>, bool) {
         let (paths, formula) = match &cost.actual {
             ActualCost::Bytes => return (Some(totals.bytes), false),
-            ActualCost::DurationMs => return (Some(totals.duration_ms), false),
+            ActualCost::DurationMs => return (Some(totals.duration.as_ms()), false),
             ActualCost::Header(_) => return (None, false),
             ActualCost::Json(paths, formula) => (paths, formula),
         };

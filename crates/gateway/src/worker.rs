@@ -31,7 +31,8 @@ use tokio::{net::TcpListener, runtime::LocalOptions};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::listen::{ensure_unused, listen};
-use tidegate_system::clock::{CoarseClock, CoarseTime};
+use tidegate_base::time::{CoarseTime, Millis};
+use tidegate_system::clock::CoarseClock;
 use tidegate_transport::connection_state::CloseMode;
 
 use crate::connection::Sweepable;
@@ -42,8 +43,8 @@ const DRAIN_GRACE: Duration = Duration::from_millis(100);
 /// Timeout of a stopping worker's pending calls to the store, and the minimum timeout for returning
 /// leased units.
 const STORE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Minimum interval between two warnings of a worker, in ms.
-const WARNING_INTERVAL: u64 = 1000;
+/// Minimum interval between two warnings of a worker.
+const WARNING_INTERVAL: Millis = Millis::from_secs(1);
 
 /// A listener for clients.
 #[derive(Debug)]
@@ -195,7 +196,7 @@ impl Worker {
     /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     fn warn(&self, warn: impl FnOnce()) {
         let now = self.coarse_clock.now();
-        if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_INTERVAL) {
+        if self.warned_at.get().is_none_or(|at| now.since(at) >= WARNING_INTERVAL) {
             self.warned_at.set(Some(now));
             warn();
         }

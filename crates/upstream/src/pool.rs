@@ -229,7 +229,7 @@ impl Pool {
         &self.endpoint
     }
 
-    /// The worker's coarse time, in ms.
+    /// The worker's coarse time.
     pub(super) fn now(&self) -> CoarseTime {
         self.coarse_clock.now()
     }

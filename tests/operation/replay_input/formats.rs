@@ -9,6 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 use tidegate::{
+    clock::StoreTime,
     config,
     identity::KeySecret,
     limit::MAX_UNITS,
@@ -82,7 +83,8 @@ proptest! {
     ) {
         let costs: Vec<_> = charged.iter().map(|(limit, units)| LimitCost { limit, units: *units }).collect();
         let line = AccessLine {
-            time, client, token, consumer: "", method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
+            time: StoreTime::from_unix_ms(time),
+            client, token, consumer: "", method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
             protocol: "HTTP/2", route: "r", status: 200, bytes: 5, received: None, cost: &costs, duration: Duration::from_micros(7), delay: Duration::ZERO, limit, refused_by: "few",
             upstream: "", upstream_time: None, attempts: 0, priority: None, cut: None, complete: true, request_id: b"id", referer: b"", user_agent: b"",
             trace_id: None,

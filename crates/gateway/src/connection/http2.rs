@@ -22,9 +22,9 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::{Reason, server};
+use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::HeadBounds;
 use tidegate_system::clock::CoarseClock;
-use tidegate_system::clock::CoarseTime;
 use tidegate_transport::connection_state::{ClientTimeouts, CloseMode, ConnectionState, StateCell};
 use tidegate_transport::{
     ClientStream, ReadBuffer, Transport, frame_counter::MAX_EMPTY_FRAMES, socket::yield_turn,
@@ -68,9 +68,9 @@ const MAX_ERROR_RESETS: usize = 200;
 /// Maximum number of reset streams to remember. For a second after the reset, late frames of a
 /// remembered stream, such as the rest of a refused upload, are ignored.
 const MAX_REMEMBERED_RESETS: usize = 1024;
-/// Maximum time, in ms, for the client to acknowledge a GOAWAY. Streams that it opens later are
-/// refused, and an idle connection is closed.
-const GOAWAY_TIMEOUT: u64 = 1_000;
+/// Maximum time for the client to acknowledge a GOAWAY. Streams that it opens later are refused,
+/// and an idle connection is closed.
+const GOAWAY_TIMEOUT: Millis = Millis::from_secs(1);
 /// Maximum number of bytes of the heads of all open streams. With references to the HPACK table, a
 /// client can send a long head in few bytes.
 const MAX_HEAD_BYTES: usize = 1024 * 1024;

@@ -1,11 +1,13 @@
 //! The callers that limits refuse most, counted in bounded space: the space-saving algorithm
 //! (Metwally et al., 2005), over two windows, so that a caller that has stopped is forgotten.
 
+use tidegate_base::time::{Millis, StoreTime};
+
 /// The most callers that a worker counts in one window.
 const MAX_CALLERS: usize = 64;
 
-/// The length of a window, in ms. Counts cover the current window and the one before it.
-pub const WINDOW: u64 = 5 * 60_000;
+/// The length of a window. Counts cover the current window and the one before it.
+pub const WINDOW: Millis = Millis::from_mins(5);
 
 /// A caller and its refusals.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,15 +27,15 @@ pub struct RefusedCaller {
 /// The callers that one worker refuses most.
 #[derive(Debug, Default)]
 pub(super) struct RefusedCallers {
-    /// When the current window began, in ms since the epoch.
-    since: u64,
+    /// When the current window began.
+    since: StoreTime,
     current: Vec<RefusedCaller>,
     previous: Vec<RefusedCaller>,
 }
 
 impl RefusedCallers {
-    /// Counts a refusal at `now`, in ms since the epoch.
-    pub(super) fn count(&mut self, now: u64, limit: &str, key: u128, consumer: Option<&str>) {
+    /// Counts a refusal at `now`.
+    pub(super) fn count(&mut self, now: StoreTime, limit: &str, key: u128, consumer: Option<&str>) {
         self.rotate(now);
         let callers = &mut self.current;
         let known = callers.iter_mut().find(|own| own.key == key && own.limit == limit);
@@ -53,21 +55,21 @@ impl RefusedCallers {
     }
 
     /// The callers of both windows at `now`; a caller in both windows occurs twice.
-    pub(super) fn callers(&mut self, now: u64) -> impl Iterator<Item = &RefusedCaller> {
+    pub(super) fn callers(&mut self, now: StoreTime) -> impl Iterator<Item = &RefusedCaller> {
         self.rotate(now);
         self.current.iter().chain(&self.previous)
     }
 
     /// Begins a new window if the current one is over.
-    fn rotate(&mut self, now: u64) {
+    fn rotate(&mut self, now: StoreTime) {
         // A clock that was set back also begins a new window.
-        let age = now.checked_sub(self.since).unwrap_or(WINDOW);
+        let age = now.checked_since(self.since).unwrap_or(WINDOW);
         if age < WINDOW {
             return;
         }
         std::mem::swap(&mut self.current, &mut self.previous);
         self.current.clear();
-        if age >= 2 * WINDOW {
+        if age >= WINDOW * 2 {
             self.previous.clear();
         }
         self.since = now;
@@ -95,9 +97,9 @@ pub(super) fn most_refused(callers: Vec<RefusedCaller>, count: usize) -> Vec<Ref
 mod tests {
     use super::*;
 
-    const T0: u64 = 1_700_000_000_000;
+    const T0: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-    fn top(callers: &mut RefusedCallers, now: u64, count: usize) -> Vec<(u128, u64, u64)> {
+    fn top(callers: &mut RefusedCallers, now: StoreTime, count: usize) -> Vec<(u128, u64, u64)> {
         let all = most_refused(callers.callers(now).cloned().collect(), count);
         all.into_iter().map(|caller| (caller.key, caller.refusals, caller.error)).collect()
     }
@@ -133,10 +135,10 @@ mod tests {
         callers.count(T0 + WINDOW, "few", 1, None);
         callers.count(T0 + WINDOW, "few", 2, None);
         assert_eq!(top(&mut callers, T0 + WINDOW, 9), [(1, 2, 0), (2, 1, 0)]);
-        assert_eq!(top(&mut callers, T0 + 2 * WINDOW, 9), [(1, 1, 0), (2, 1, 0)]);
-        assert_eq!(top(&mut callers, T0 + 3 * WINDOW, 9), []);
-        callers.count(T0 + 9 * WINDOW, "few", 3, None);
-        assert_eq!(top(&mut callers, T0 + 9 * WINDOW, 9), [(3, 1, 0)]);
+        assert_eq!(top(&mut callers, T0 + WINDOW * 2, 9), [(1, 1, 0), (2, 1, 0)]);
+        assert_eq!(top(&mut callers, T0 + WINDOW * 3, 9), []);
+        callers.count(T0 + WINDOW * 9, "few", 3, None);
+        assert_eq!(top(&mut callers, T0 + WINDOW * 9, 9), [(3, 1, 0)]);
         assert_eq!(top(&mut callers, T0, 9), [(3, 1, 0)], "a clock that was set back");
     }
 }

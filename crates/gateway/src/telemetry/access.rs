@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, io, sync::Arc};
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::{CoarseTime, Millis};
 
 use super::{
     line::{AccessLayout, AccessLine, LineFormatter},
@@ -18,9 +18,9 @@ const BUFFER_SIZE: usize = 64 * 1024;
 const BUFFER_MARGIN: usize = 4 * 1024;
 /// Maximum size of the queue, in bytes, over all workers.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
-/// Age at which a buffer is queued, in ms since [`AccessWriter::flush_if_older`] first found a line
-/// in it. That call comes up to 100 ms after the line was written: together about a second.
-const MAX_AGE_MS: u64 = 900;
+/// Age at which a buffer is queued, since [`AccessWriter::flush_if_older`] first found a line in
+/// it. That call comes up to 100 ms after the line was written: together about a second.
+const MAX_AGE: Millis = Millis::from_ms(900);
 
 /// The access log. Clones share one log.
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ impl AccessWriter {
         let mut buffer = self.buffer.borrow_mut();
         if !buffer.bytes.is_empty() {
             let since = *buffer.since.get_or_insert(now);
-            if now.saturating_sub(since) >= MAX_AGE_MS {
+            if now.since(since) >= MAX_AGE {
                 self.enqueue(&mut buffer);
             }
         }

@@ -13,7 +13,7 @@ pub use tidegate_vocabulary::AccessField;
 
 pub(super) use self::layout::LineFormatter;
 pub use self::layout::{AccessFormat, AccessLayout};
-use tidegate_base::priority::Priority;
+use tidegate_base::{priority::Priority, time::StoreTime};
 
 use self::time::TimeCache;
 
@@ -67,8 +67,8 @@ pub struct LimitCost<'a> {
 /// The fields of one request in the access log.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
-    /// When the request started, in ms since the epoch.
-    pub time: u64,
+    /// When the request started.
+    pub time: StoreTime,
     /// The client's address, as determined from trusted proxies.
     pub client: IpAddr,
     /// The method; empty if the request could not be parsed.

@@ -22,6 +22,7 @@ const BYTES_PER_CONTROL: u64 = 64;
 pub(super) struct FloodDetector {
     /// Number of streams in a second below which resets are not a flood.
     min_streams: u32,
+    /// The number of the current second.
     second: Cell<u64>,
     accepted: Cell<u32>,
     reset: Cell<u32>,
@@ -48,7 +49,8 @@ impl FloodDetector {
     }
 
     fn enter_second(&self, now: CoarseTime) {
-        if self.second.replace(now.periods_of(1000)) != now.periods_of(1000) {
+        let second = now.since(CoarseTime::ZERO).as_whole_secs();
+        if self.second.replace(second) != second {
             self.accepted.set(0);
             self.reset.set(0);
             self.received.set(FrameCounts::default());
@@ -56,7 +58,7 @@ impl FloodDetector {
         }
     }
 
-    /// Counts a stream that the client opened. `now` is in ms.
+    /// Counts a stream that the client opened.
     pub(super) fn count_accepted(&self, now: CoarseTime) {
         self.enter_second(now);
         self.accepted.set(self.accepted.get() + 1);

@@ -1,6 +1,6 @@
 use std::{path::Path, time::Duration};
 
-use tidegate_system::clock::CoarseTime;
+use tidegate_base::time::StoreTime;
 
 use super::{
     super::queue::tests::{FakeSink, FakeTerminal},
@@ -9,7 +9,7 @@ use super::{
 
 fn line(path: &str) -> AccessLine<'_> {
     AccessLine {
-        time: 1_700_000_000_123,
+        time: StoreTime::from_unix_ms(1_700_000_000_123),
         client: [192, 0, 2, 1].into(),
         method: b"GET",
         host: b"a",
@@ -109,9 +109,10 @@ fn a_buffer_is_queued_when_it_is_a_second_old() {
     writer.write(&line("/1"));
     writer.flush_if_older(CoarseTime::from_ms(50_000));
     writer.write(&line("/2"));
-    writer.flush_if_older(CoarseTime::from_ms(50_000 + MAX_AGE_MS - 1));
+    let began = CoarseTime::from_ms(50_000);
+    writer.flush_if_older(began + MAX_AGE - Millis::MILLISECOND);
     assert!(!is_queued());
-    writer.flush_if_older(CoarseTime::from_ms(50_000 + MAX_AGE_MS));
+    writer.flush_if_older(began + MAX_AGE);
     assert!(is_queued());
     writer.write(&line("/3"));
     writer.flush_if_older(CoarseTime::from_ms(60_000));

@@ -6,7 +6,7 @@ use crate::telemetry::style::Colours;
 
 fn line() -> AccessLine<'static> {
     AccessLine {
-        time: 1_700_000_000_123,
+        time: StoreTime::from_unix_ms(1_700_000_000_123),
         client: [192, 0, 2, 1].into(),
         method: b"GET",
         host: b"a",
@@ -207,11 +207,11 @@ fn cached_seconds_are_correct_for_times_in_any_order() {
         (1_700_000_000_999, "2023-11-14T22:13:20.999Z"),
         (1_700_000_001_007, "2023-11-14T22:13:21.007Z"),
         (1_700_000_000_050, "2023-11-14T22:13:20.050Z"),
-        (LAST_SECOND * 1000 + 999, "9999-12-31T23:59:59.999Z"),
+        (LAST_SECOND.as_secs() * 1000 + 999, "9999-12-31T23:59:59.999Z"),
         (u64::MAX, "9999-12-31T23:59:59.615Z"),
     ] {
         let mut text = Vec::new();
-        formatter.push_rfc3339(time, &mut text);
+        formatter.push_rfc3339(StoreTime::from_unix_ms(time), &mut text);
         assert_eq!(String::from_utf8(text).unwrap(), wanted);
     }
 }
@@ -245,7 +245,7 @@ fn lossy(bytes: &[u8]) -> Value {
 proptest! {
     #[test]
     fn any_line_is_json_and_round_trips(
-        time in 0..=LAST_SECOND * 1000,
+        time in 0..=LAST_SECOND.as_secs() * 1000,
         client in prop_oneof![any::<u32>().prop_map(|v4| IpAddr::V4(v4.into())), any_v6()],
         [method, host, path, request_id] in [bytes(), bytes(), bytes(), bytes()],
         (route, upstream) in ("\\PC{0,20}", "\\PC{0,20}"),
@@ -255,7 +255,7 @@ proptest! {
     ) {
         let time_of = |micros: u64| Duration::from_micros(micros);
         let written = AccessLine {
-            time, client, method: &method, host: &host, path: &path, status, token, bytes,
+            time: StoreTime::from_unix_ms(time), client, method: &method, host: &host, path: &path, status, token, bytes,
             request_id: &request_id, trace_id: None, route: &route, upstream: &upstream, attempts,
             duration: time_of(took), delay: time_of(delay),
             upstream_time: upstream_time.map(|micros| time_of(micros.into())),
