@@ -14,6 +14,7 @@ use tidegate::{
         mode::{ThrottleMode, Watermarks},
         redis::RedisFilterStore,
     },
+    time::Millis,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +39,7 @@ impl Gateways {
             max_memory: 0,
             geometry: Geometry::new(&sizing).expect("a valid geometry"),
             waiting_room: None,
-            head_start: 0,
+            head_start: Millis::ZERO,
         };
         let stop = CancellationToken::new();
         let (mut throttles, mut threads) = (Vec::new(), Vec::new());

@@ -12,6 +12,7 @@ use tidegate::{
         HeadStart, QueueTime, RoomSettings, WaitingRoom,
         ticket::{Ticket, TicketKey},
     },
+    time::Millis,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_010_000);
@@ -19,7 +20,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_010_000);
 /// A room whose keys are others than those of the tickets. One for all inputs, because it has a
 /// filter of 1 MiB.
 static ROOM: LazyLock<Arc<WaitingRoom>> = LazyLock::new(|| {
-    let settings = RoomSettings { ticket_ttl: 60_000 };
+    let settings = RoomSettings { ticket_ttl: Millis::from_mins(1) };
     WaitingRoom::new(settings, &SharedSecret::from_namespace("fuzz"), NOW)
 });
 
@@ -56,7 +57,8 @@ fuzz_target!(|input: (u64, u64, u64, u32, Vec<(u8, u8)>, Vec<u8>)| {
         let place = ROOM.ask(holder, Some(sent), HeadStart::default(), NOW);
         assert!(!place.is_turn, "forged bytes were admitted");
         assert!(place.is_new && place.fault.is_some() && place.place >= 1);
-        assert!(place.retry_after >= 1 && place.expected_wait >= 1);
+        let second = Millis::from_secs(1);
+        assert!(place.retry_after >= second && place.expected_wait >= second);
         assert!(place.ticket().len() == place.ticket.len());
     }
 });

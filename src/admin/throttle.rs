@@ -234,7 +234,7 @@ pub(super) fn describe(throttle: &Throttle, metrics: &Metrics) -> ThrottleDescri
             RoomDescription {
                 state: if room.is_closed() { "closed" } else { "open" },
                 waiting: view.waiting(),
-                first_waits_seconds: view.lag() / 1_000,
+                first_waits_seconds: view.lag().as_whole_secs(),
                 entering: view.pending(),
             }
         }),

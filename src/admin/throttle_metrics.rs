@@ -75,9 +75,10 @@ fn encode_room(
     let help = "Tickets that wait in the waiting room, at all gateways";
     write_gauge(encoder, "waiting_room_waiting", help, view.waiting())?;
     let help = "Time for which the first in the waiting room has waited, in seconds";
-    write_gauge(encoder, "waiting_room_first_waits_seconds", help, view.lag() / 1_000)?;
+    let first_waits = view.lag().as_whole_secs();
+    write_gauge(encoder, "waiting_room_first_waits_seconds", help, first_waits)?;
     let help = "Expected wait of a user that arrives now, in seconds; 0 while no user waits";
-    let expected = view.newcomers_wait();
+    let expected = view.newcomers_wait().as_whole_secs();
     write_gauge(encoder, "waiting_room_expected_wait_seconds", help, expected)?;
     let help = "Users who have taken a place lately or are expected to, and may not be active yet";
     write_gauge(encoder, "waiting_room_entering", help, view.pending())?;

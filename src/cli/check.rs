@@ -303,7 +303,10 @@ fn throttle_summary(throttle: &ThrottleSettings) -> String {
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let room = throttle.waiting_room.map_or(String::new(), |room| {
-        format!("; a waiting room, whose tickets expire after {} s", room.ticket_ttl / 1_000)
+        format!(
+            "; a waiting room, whose tickets expire after {} s",
+            room.ticket_ttl.as_whole_secs()
+        )
     });
     format!(
         "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \

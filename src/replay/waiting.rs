@@ -399,5 +399,5 @@ impl WaitingUser {
 
 /// When the user that has this place at `now` asks again.
 fn return_time(place: &WaitingPlace, now: StoreTime) -> StoreTime {
-    now + place.retry_after * 1_000
+    now + place.retry_after
 }

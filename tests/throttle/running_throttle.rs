@@ -12,6 +12,7 @@ use tidegate::{
         mode::{ThrottleMode, Watermarks},
         redis::RedisFilterStore,
     },
+    time::Millis,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -37,7 +38,7 @@ impl RunningThrottle {
             geometry,
             max_memory: geometry.grown(max_growth).bytes(),
             waiting_room: None,
-            head_start: 0,
+            head_start: Millis::ZERO,
         };
         let secret = SharedSecret::from_namespace("test");
         let throttle = Throttle::new(settings, &secret, FilterSharing::Shared, clock.store_time());

@@ -8,6 +8,7 @@ use tidegate::{
         counts::IntervalCount,
         state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
+    time::Millis,
 };
 
 use crate::support::NOW;
@@ -50,11 +51,11 @@ fn random_call(random: &mut SplitMix64, now: StoreTime) -> RoomCall {
         active: Some(below(random, 1_100)).filter(|_| !random.next_u64().is_multiple_of(4)),
         max_active: 1_000,
         frontier: QueueTime::of_second(second - below(random, 300)),
-        hold: 65_000,
-        ask: [20_000, 6_000, 1_000][below(random, 3) as usize],
+        hold: Millis::from_secs(65),
+        ask: Millis::from_secs([20, 6, 1][below(random, 3) as usize]),
         entering: below(random, 3),
         turned_away: below(random, 2) * below(random, 9),
-        head_start: [0, 0, 60_000, 300_000][below(random, 4) as usize],
+        head_start: Millis::from_mins([0, 0, 1, 5][below(random, 4) as usize]),
         share: 1,
     }
 }
@@ -134,11 +135,11 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
         active: None,
         max_active: 1_000,
         frontier: QueueTime::of_second(NOW.as_unix_ms() / 1_000 - 36_000),
-        hold: 65_000,
-        ask: 20_000,
+        hold: Millis::from_secs(65),
+        ask: Millis::from_secs(20),
         entering: 0,
         turned_away: 0,
-        head_start: 0,
+        head_start: Millis::ZERO,
         share: 1,
     };
     assert_alike(&mut store, &mut state, &call([vec![], old], second), NOW).await;

@@ -11,11 +11,12 @@ use tidegate::{
         desk::SeatDesk,
         state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
+    time::Millis,
 };
 
 use crate::support::NOW;
 
-const SETTINGS: RoomSettings = RoomSettings { ticket_ttl: 60_000 };
+const SETTINGS: RoomSettings = RoomSettings { ticket_ttl: Millis::from_mins(1) };
 
 /// Seconds until a user that was admitted is counted as active.
 const ESTIMATE_DELAY: usize = 3;
@@ -210,8 +211,8 @@ impl Simulation {
                 standing: Standing::Demanded,
                 active: Some((known + noise).saturating_sub(error)),
                 max_active: self.scenario.max_active,
-                memory: 120_000,
-                head_start: 0,
+                memory: Millis::from_mins(2),
+                head_start: Millis::ZERO,
             };
             let _ = gateway.ticker.tick(tick).now_or_never().expect("no wait");
         }
@@ -248,7 +249,7 @@ impl Simulation {
         let overtaken = self.latest_admitted.saturating_sub(client.arrived);
         self.outcome.overtaken = self.outcome.overtaken.max(overtaken);
         client.ticket = Some(waiting.ticket);
-        self.due[second + waiting.retry_after as usize].push(index as u32);
+        self.due[second + waiting.retry_after.as_whole_secs() as usize].push(index as u32);
     }
 }
 

@@ -234,7 +234,7 @@ pub fn write_ticket(
     fields.push("cache-control", "no-store");
     if delivery.form == ErrorForm::Page {
         // Not part of HTTP, but of HTML: browsers load the page again, without a script.
-        fields.push_number("refresh", waiting.retry_after);
+        fields.push_number("refresh", waiting.retry_after.as_whole_secs());
     }
 }
 
@@ -335,7 +335,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
 /// room, the time at which the caller is to ask again.
 pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     if let Some(waiting) = &denied.waiting {
-        return waiting.retry_after;
+        return waiting.retry_after.as_whole_secs();
     }
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }

@@ -92,7 +92,7 @@ impl AdmissionDenied {
 
     /// The denial of a caller that waits in the waiting room.
     fn wait(&mut self, waiting: WaitingPlace) {
-        self.reset_at = self.now + waiting.expected_wait * 1_000;
+        self.reset_at = self.now + waiting.expected_wait;
         self.waiting = Some(waiting);
     }
 }

@@ -98,7 +98,7 @@ pub use self::{
 };
 
 use tidegate_base::status::StatusSet;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_system::secret::SharedSecret;
 
 /// The throttle's policy name in rate-limit headers. The policy name of a limit is the limit's own
@@ -129,8 +129,8 @@ pub struct ThrottleSettings {
     pub max_memory: u64,
     /// The waiting room; `None` without one. Only a restart changes it.
     pub waiting_room: Option<RoomSettings>,
-    /// The longest head start of a plan in the waiting room, in ms.
-    pub head_start: u64,
+    /// The longest head start of a plan in the waiting room.
+    pub head_start: Millis,
 }
 
 impl ThrottleSettings {
@@ -396,7 +396,7 @@ mod tests {
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: 0,
             waiting_room: None,
-            head_start: 0,
+            head_start: Millis::ZERO,
         };
         Throttle::new(settings, &SharedSecret::from_namespace("test"), sharing, now)
     }

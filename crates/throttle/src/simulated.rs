@@ -56,6 +56,8 @@ impl SimulatedThrottle {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_base::time::Millis;
+
     use super::*;
     use crate::{
         DenyReason, GateCaller, Geometry,
@@ -76,8 +78,8 @@ mod tests {
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
             max_memory: u64::MAX,
-            waiting_room: Some(RoomSettings { ticket_ttl: 20_000 }),
-            head_start: 0,
+            waiting_room: Some(RoomSettings { ticket_ttl: Millis::from_secs(20) }),
+            head_start: Millis::ZERO,
         };
         SimulatedThrottle::new(&settings, &SharedSecret::from_namespace("test"), START)
     }

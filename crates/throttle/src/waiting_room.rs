@@ -65,59 +65,64 @@ pub use self::{
     view::{RoomView, WaitBasis},
 };
 use tidegate_base::counter::Counter;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 use tidegate_system::secret::SharedSecret;
 
-/// Time after which a token is known to be active at all gateways, in ms.
-const KNOWN_ELSEWHERE: u64 = 5_000;
+/// Time after which a token is known to be active at all gateways.
+const KNOWN_ELSEWHERE: Millis = Millis::from_secs(5);
 
-/// Time until all gateways know whose turn it is, with some reserve, in ms.
-const LEARNS_OF_TURN: u64 = 3_000;
+/// Time until all gateways know whose turn it is, with some reserve.
+const LEARNS_OF_TURN: Millis = Millis::from_secs(3);
 
-/// The longest time until a user asks again that found no place free when it was its turn, in
-/// seconds.
-const TURN_RETRY: u64 = 3;
+/// The longest time until a user asks again that found no place free when it was its turn.
+const TURN_RETRY: Millis = Millis::from_secs(3);
 
-/// How far the clocks of two gateways may differ, in seconds.
-const MAX_SKEW: u64 = 2;
+/// How far the clocks of two gateways may differ.
+const MAX_SKEW: Millis = Millis::from_secs(2);
 
 /// The compiled `throttle.waiting_room` section of the configuration, as far as the room itself
 /// needs it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RoomSettings {
-    /// Time after which a ticket expires if its holder does not ask, in ms.
-    pub ticket_ttl: u64,
+    /// Time after which a ticket expires if its holder does not ask.
+    pub ticket_ttl: Millis,
 }
 
 impl RoomSettings {
     /// The length of an epoch in seconds: a ticket that asks in each of them is valid for
     /// `ticket_ttl`.
     pub fn epoch_length(self) -> u64 {
-        (self.ticket_ttl / 2_000).max(1)
+        (self.ticket_ttl / 2).as_whole_secs().max(1)
     }
 
-    /// A head start in seconds.
-    pub fn seconds(self, head_start: HeadStart) -> u64 {
-        head_start.0 * self.ticket_ttl / 1_000
+    /// The length of a head start, in whole seconds.
+    pub fn length_of(self, head_start: HeadStart) -> Millis {
+        whole_seconds(self.ticket_ttl * head_start.0)
     }
 
-    /// The longest time between two requests of a client that does as it is asked, in seconds.
-    fn max_retry(self) -> u64 {
-        (self.ticket_ttl / 3_000).max(1)
+    /// The longest time between two requests of a client that does as it is asked, in whole
+    /// seconds.
+    fn max_retry(self) -> Millis {
+        whole_seconds(self.ticket_ttl / 3).max(Millis::from_secs(1))
     }
 
-    /// The longest time until a user asks whose turn has come, in ms: gateways learn of it with
-    /// their next exchanges.
-    fn longest_pause(self) -> u64 {
-        self.max_retry() * 1_000 + LEARNS_OF_TURN
+    /// The longest time until a user asks whose turn has come: gateways learn of it with their next
+    /// exchanges.
+    fn longest_pause(self) -> Millis {
+        self.max_retry() + LEARNS_OF_TURN
     }
 
-    /// Time for which no place is given out after an outage, in ms: the tickets of users who left
-    /// have expired, and the users that others admitted are counted as active everywhere.
-    pub fn hold(self) -> u64 {
+    /// Time for which no place is given out after an outage: the tickets of users who left have
+    /// expired, and the users that others admitted are counted as active everywhere.
+    pub fn hold(self) -> Millis {
         self.ticket_ttl + KNOWN_ELSEWHERE
     }
+}
+
+/// `length`, rounded down to whole seconds.
+fn whole_seconds(length: Millis) -> Millis {
+    Millis::from_secs(length.as_whole_secs())
 }
 
 /// The place of a caller that waits.
@@ -127,12 +132,12 @@ pub struct WaitingPlace {
     pub ticket: [u8; TICKET_LEN],
     /// The position in the queue, from 1.
     pub place: u64,
-    /// The expected wait in seconds, at least 1.
-    pub expected_wait: u64,
+    /// The expected wait in whole seconds, at least one.
+    pub expected_wait: Millis,
     /// What the expected wait is computed from.
     pub basis: WaitBasis,
-    /// When to ask again, in seconds, at least 1.
-    pub retry_after: u64,
+    /// The time until the caller is to ask again, in whole seconds, at least one.
+    pub retry_after: Millis,
     /// True if the caller sent no usable ticket.
     pub is_new: bool,
     /// True if it is the caller's turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
@@ -341,7 +346,7 @@ impl WaitingRoom {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
         }
         let mut ticket = opened.unwrap_or_else(|| {
-            let earlier = self.settings.seconds(head_start);
+            let earlier = self.settings.length_of(head_start).as_whole_secs();
             // Behind the frontier, its turn would come at once.
             let first = view.frontier().second() + 1;
             self.key.issue(holder, second.saturating_sub(earlier).max(first).min(second), 0)
@@ -386,7 +391,7 @@ impl WaitingRoom {
         epoch: RoomEpoch,
     ) -> Result<Ticket, TicketFault> {
         let ticket = self.key.open(text, holder)?;
-        let latest = second + MAX_SKEW;
+        let latest = second + MAX_SKEW.as_whole_secs();
         let counted_at = u64::from(ticket.counted_at);
         // Another gateway may have begun the next epoch already.
         if ticket.queued_at.second() > latest || counted_at > latest + epoch.length {
@@ -398,18 +403,19 @@ impl WaitingRoom {
         Ok(ticket)
     }
 
-    /// When a caller is to ask again, in seconds: earlier near the front of the queue, and at
-    /// different times for different callers.
-    fn retry_after(&self, holder: u64, earliest_wait: u64) -> u64 {
+    /// The time until a caller is to ask again: shorter near the front of the queue, and different
+    /// for different callers.
+    fn retry_after(&self, holder: u64, earliest_wait: Millis) -> Millis {
         let longest = self.settings.max_retry();
         retry_within(holder, (earliest_wait / 4).clamp(TURN_RETRY.min(longest), longest))
     }
 }
 
-/// A time of at most `longest` seconds, and at least two thirds of it, that differs between
+/// A time in whole seconds, at most `longest` and at least two thirds of it, that differs between
 /// callers.
-fn retry_within(holder: u64, longest: u64) -> u64 {
-    longest - holder % (longest / 3 + 1)
+fn retry_within(holder: u64, longest: Millis) -> Millis {
+    let longest = longest.as_whole_secs();
+    Millis::from_secs(longest - holder % (longest / 3 + 1))
 }
 
 /// The time that a ticket gets when it is counted in `epoch`, in seconds: one within the epoch.

@@ -39,7 +39,8 @@ impl WaitingTurn {
             return Some(Self::NoToken);
         }
         let plan = consumer.and_then(|consumer| consumer.plan);
-        Some(Self::Waits { head_start: settings.seconds(snapshot.head_start(plan)) })
+        let head_start = settings.length_of(snapshot.head_start(plan)).as_whole_secs();
+        Some(Self::Waits { head_start })
     }
 
     /// A sentence for the operator.

@@ -100,12 +100,17 @@ fn push_place(html: &mut String, waiting: &WaitingPlace) {
 
 /// The expected wait in words.
 pub(super) fn expected_wait(waiting: &WaitingPlace) -> String {
-    if is_vague(waiting) { "some minutes".to_owned() } else { wait(waiting.expected_wait) }
+    if is_vague(waiting) {
+        "some minutes".to_owned()
+    } else {
+        wait(waiting.expected_wait.as_whole_secs())
+    }
 }
 
 /// True if a number of minutes would say more than is known.
 fn is_vague(waiting: &WaitingPlace) -> bool {
-    waiting.basis == WaitBasis::Memory && waiting.expected_wait <= LONGEST_OF_MINUTES
+    waiting.basis == WaitBasis::Memory
+        && waiting.expected_wait.as_whole_secs() <= LONGEST_OF_MINUTES
 }
 
 /// A wait in words, rounded up to a whole number of its unit.

@@ -62,7 +62,7 @@ pub fn problem<'a>(
                 json.raw(",\"place\":");
                 json.number(waiting.place);
                 json.raw(",\"expected-wait\":");
-                json.number(waiting.expected_wait);
+                json.number(waiting.expected_wait.as_whole_secs());
             }
         }
         GatewayError::StoreUnavailable => {

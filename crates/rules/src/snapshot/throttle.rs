@@ -1,5 +1,6 @@
 //! Compiles the `throttle` section: active-user admission control.
 
+use tidegate_base::time::Millis;
 use tidegate_config::{self as config, Config};
 use tidegate_identity::CredentialSource;
 use tidegate_throttle::{
@@ -38,8 +39,9 @@ pub struct TicketAttributes {
 }
 
 impl TicketAttributes {
-    /// The attributes of the cookie `name`, which a browser keeps for `max_age` seconds.
-    fn new(name: &str, max_age: u64) -> Self {
+    /// The attributes of the cookie `name`, which a browser keeps for `max_age`.
+    fn new(name: &str, max_age: Millis) -> Self {
+        let max_age = max_age.as_whole_secs();
         let in_clear = format!("; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax");
         let over_tls = format!("{in_clear}; Secure");
         // Browsers drop a cookie with one of these names without `Secure` (RFC 6265bis, 4.1.3).
@@ -68,7 +70,7 @@ pub(super) fn compile_waiting_room(
         let what = "tickets are signed with a key that follows from the namespace, so clients can make their own";
         section.note_at_key(what, "`secret` in `store.redis`, the same on all gateways");
     }
-    let max_age = configured.ticket_ttl.millis() / 1_000;
+    let max_age = Millis::from_ms(configured.ticket_ttl.millis());
     Some(WaitingRoomRules {
         cookie: name.as_str().into(),
         attributes: TicketAttributes::new(name, max_age),
@@ -83,9 +85,10 @@ fn room_settings(
 ) -> Option<RoomSettings> {
     let room = configured.waiting_room.as_ref()?;
     let section = section.at("waiting_room").at("ticket_ttl");
-    let ticket_ttl = room.ticket_ttl.millis();
+    let ticket_ttl = Millis::from_ms(room.ticket_ttl.millis());
     let what = format!("`{}`", room.ticket_ttl);
-    section.ensure(ticket_ttl.is_multiple_of(1_000), &what, "whole seconds, from 20s to 1h");
+    let is_whole = (ticket_ttl % Millis::from_secs(1)).is_zero();
+    section.ensure(is_whole, &what, "whole seconds, from 20s to 1h");
     Some(RoomSettings { ticket_ttl })
 }
 
@@ -129,7 +132,7 @@ pub(super) fn compile(root: &Section<'_>, config: &Config) -> Option<ThrottleSet
     let max_memory = max_memory(section, configured, &geometry);
     let waiting_room = room_settings(section, configured);
     let longest = priorities::longest_head_start(config);
-    let head_start = waiting_room.map_or(0, |room| room.seconds(longest) * 1_000);
+    let head_start = waiting_room.map_or(Millis::ZERO, |room| room.length_of(longest));
     let settings = ThrottleSettings {
         watermarks,
         mode: configured.mode,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ::redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use tidegate_base::time::Millis;
 use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef};
 use tidegate_system::clock::{Clock, StoreTime};
 
@@ -16,7 +17,7 @@ use super::{
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for which Redis keeps the state without an exchange: tickets have expired long before.
-const EXPIRY: Duration = Duration::from_hours(1);
+const EXPIRY: Millis = Millis::from_mins(60);
 
 /// The reply of the script: frontier, base, time of the last demand, now, gateways, turns, pending,
 /// profile.
@@ -73,8 +74,9 @@ impl RedisRoomStore {
             Some(active) => command.arg(active),
             None => command.arg(-1),
         };
-        command.arg(call.max_active).arg(call.frontier.as_micros()).arg(call.hold);
-        command.arg(EXPIRY.as_secs()).arg(call.head_start).arg(call.ask).arg(call.entering);
+        command.arg(call.max_active).arg(call.frontier.as_micros()).arg(call.hold.as_ms());
+        command.arg(EXPIRY.as_whole_secs()).arg(call.head_start.as_ms()).arg(call.ask.as_ms());
+        command.arg(call.entering);
         command.arg(call.turned_away).arg(previous.len());
         for count in previous.iter().chain(current) {
             command.arg(count.second).arg(count.tickets);

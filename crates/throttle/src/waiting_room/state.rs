@@ -12,7 +12,7 @@ mod seats;
 use std::collections::BTreeMap;
 
 pub use self::seats::Seat;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use self::seats::{SeatStep, Seats};
 use super::{
@@ -20,19 +20,19 @@ use super::{
     place::{FIRST_NEW, QueueTime, RoomEpoch},
 };
 
-/// Time between two moves of the frontier, in ms.
-const STEP: u64 = 1_000;
+/// Time between two moves of the frontier.
+const STEP: Millis = Millis::from_secs(1);
 
-/// Time for which counts of tickets may be on their way, in ms. The frontier does not pass younger
+/// Time for which counts of tickets may be on their way. The frontier does not pass younger
 /// tickets.
-pub const SETTLE: u64 = 3_000;
+const SETTLE: Millis = Millis::from_secs(3);
 
-/// Time for which a gateway's report that it throttles is valid, in ms.
-pub const REPORT_VALID: u64 = 3_000;
+/// Time for which a gateway's report that it throttles is valid.
+const REPORT_VALID: Millis = Millis::from_secs(3);
 
-/// Time without an exchange, in ms, after which counts may be missing, and gateways may have given
-/// out places alone.
-const GAP: u64 = 5_000;
+/// Time without an exchange after which counts may be missing, and gateways may have given out
+/// places alone.
+const GAP: Millis = Millis::from_secs(5);
 
 /// Each point of a profile has this many times the tickets of the one before it.
 const POINT_GROWTH: f64 = 1.1;
@@ -66,18 +66,18 @@ pub struct RoomCall {
     pub max_active: u64,
     /// The gateway's own frontier, from which a lost state starts again.
     pub frontier: QueueTime,
-    /// Time for which no place is given out after an outage, in ms.
-    pub hold: u64,
-    /// The longest time between two requests of a waiting user, in ms.
-    pub ask: u64,
+    /// Time for which no place is given out after an outage.
+    pub hold: Millis,
+    /// The longest time between two requests of a waiting user.
+    pub ask: Millis,
     /// The number of users whose first request is in flight at the gateway.
     pub entering: u64,
     /// The number of requests since the last exchange whose turn it was, and that the closed room
     /// refused.
     pub turned_away: u64,
-    /// The longest head start, in ms: how far the frontier stays behind while all users are
-    /// admitted, so that users with a head start have places of their own in front of the queue.
-    pub head_start: u64,
+    /// The longest head start: how far the frontier stays behind while all users are admitted, so
+    /// that users with a head start have places of their own in front of the queue.
+    pub head_start: Millis,
     /// Number of gateways that divide the places; 1 in the shared state.
     pub share: u64,
 }
@@ -102,7 +102,7 @@ pub struct RoomReply {
     pub demanded_at: StoreTime,
     /// When all users were last admitted.
     pub calm_at: StoreTime,
-    /// The time of the state, in ms.
+    /// The time of the state.
     pub now: StoreTime,
     /// Number of exchanges in the last step: about the number of gateways.
     pub gateways: u64,
@@ -124,7 +124,7 @@ impl RoomReply {
     /// True if a gateway throttles, because too many users are active.
     pub fn is_demanded(&self) -> bool {
         self.demanded_at > StoreTime::ZERO
-            && self.now.saturating_sub(self.demanded_at) <= REPORT_VALID
+            && self.now.since(self.demanded_at) <= REPORT_VALID
     }
 
     /// True if gateways throttled when the last one of them ended.
@@ -161,12 +161,12 @@ pub struct RoomState {
     /// The epoch to which `next_base` belongs.
     next_epoch: u64,
     next_base: u64,
-    moved_at: u64,
+    moved_at: StoreTime,
     /// No place is given out before this time.
-    held_until: u64,
-    throttled_at: u64,
-    demanded_at: u64,
-    calm_at: u64,
+    held_until: StoreTime,
+    throttled_at: StoreTime,
+    demanded_at: StoreTime,
+    calm_at: StoreTime,
     /// The largest number of active users that was reported since the last step.
     active: Option<u64>,
     calls: u64,
@@ -181,24 +181,24 @@ pub struct RoomState {
 impl RoomState {
     /// Exchanges with a gateway at `now`.
     pub fn exchange(&mut self, call: &RoomCall, now: StoreTime) -> RoomReply {
-        let time = now.as_unix_ms();
-        self.begin(call, time);
+        self.begin(call, now);
         for (epoch, counts) in [call.epoch.previous(), call.epoch].into_iter().zip(&call.counted) {
             self.add(epoch, counts);
         }
         self.calls += 1;
-        self.seats.report(call, time);
+        self.seats.report(call, now);
         self.active = self.active.max(call.active);
-        let is_calm = self.report(call.standing, time);
-        let is_due = self.moved_at > time || time - self.moved_at >= STEP;
+        let is_calm = self.report(call.standing, now);
+        // A clock that was set back does not stop the frontier.
+        let is_due = now.checked_since(self.moved_at).is_none_or(|passed| passed >= STEP);
         if is_due && self.epoch == call.epoch.index {
-            self.step(call, time, is_calm);
+            self.step(call, now, is_calm);
         }
         RoomReply {
             frontier: QueueTime::from_micros(self.frontier),
             base: self.base_after(call.epoch),
-            demanded_at: StoreTime::from_unix_ms(self.demanded_at),
-            calm_at: StoreTime::from_unix_ms(self.calm_at),
+            demanded_at: self.demanded_at,
+            calm_at: self.calm_at,
             now,
             gateways: self.gateways,
             turns: self.turns,
@@ -214,15 +214,15 @@ impl RoomState {
 
     /// Lets each of `holders`, whose turn it is, take a place if one is free.
     pub fn claim(&mut self, holders: &[u64], now: StoreTime) -> Vec<Seat> {
-        self.seats.claim(holders, now, StoreTime::from_unix_ms(self.moved_at))
+        self.seats.claim(holders, now, self.moved_at)
     }
 
     /// Gives out no place before `until`.
     pub fn hold(&mut self, until: StoreTime) {
-        self.held_until = self.held_until.max(until.as_unix_ms());
+        self.held_until = self.held_until.max(until);
     }
 
-    fn begin(&mut self, call: &RoomCall, time: u64) {
+    fn begin(&mut self, call: &RoomCall, now: StoreTime) {
         if !self.exists {
             // A gateway that throttles since an earlier epoch has given out tickets. A state that
             // was lost counts all of them before it admits any.
@@ -236,7 +236,7 @@ impl RoomState {
             };
         }
         // Never ahead of the clock, which may be set back.
-        self.frontier = self.frontier.min(time * 1_000);
+        self.frontier = self.frontier.min(now.as_unix_ms() * 1_000);
         let index = call.epoch.index;
         self.epoch = if self.epoch > index + 1 { index } else { self.epoch.max(index) };
         let oldest = self.epoch.saturating_sub(3);
@@ -256,36 +256,38 @@ impl RoomState {
     }
 
     /// Records what a gateway reports. True if everyone is to be admitted.
-    fn report(&mut self, standing: Standing, time: u64) -> bool {
+    fn report(&mut self, standing: Standing, now: StoreTime) -> bool {
         match standing {
             Standing::Silent => {}
             Standing::Calm => {
-                return self.throttled_at > time || time - self.throttled_at > REPORT_VALID;
+                let passed = now.checked_since(self.throttled_at);
+                return passed.is_none_or(|passed| passed > REPORT_VALID);
             }
-            Standing::Forced => self.throttled_at = time,
-            Standing::Demanded => (self.throttled_at, self.demanded_at) = (time, time),
+            Standing::Forced => self.throttled_at = now,
+            Standing::Demanded => (self.throttled_at, self.demanded_at) = (now, now),
         }
         false
     }
 
-    fn step(&mut self, call: &RoomCall, time: u64, is_calm: bool) {
-        let gap = time.saturating_sub(self.moved_at);
-        if self.moved_at > 0 && gap > GAP {
-            self.held_until = time + gap.min(call.hold);
+    fn step(&mut self, call: &RoomCall, now: StoreTime, is_calm: bool) {
+        let gap = now.since(self.moved_at);
+        if self.moved_at > StoreTime::ZERO && gap > GAP {
+            self.held_until = now + gap.min(call.hold);
             self.seats.forget_shares();
         }
-        self.moved_at = time;
+        self.moved_at = now;
         // A clock that was set back ends a hold.
-        self.held_until = self.held_until.min(time + call.hold);
+        self.held_until = self.held_until.min(now + call.hold);
         (self.gateways, self.calls) = (self.calls, 0);
-        let entering = self.seats.begin(SeatStep { time, gap, ask: call.ask });
+        let entering = self.seats.begin(SeatStep { now, gap, ask: call.ask });
         let active = self.active.take();
         if is_calm {
-            self.calm_at = time;
-            self.frontier = self.frontier.max(earliest(call, time) * 1_000_000);
+            self.calm_at = now;
+            self.frontier = self.frontier.max(earliest(call, now) * 1_000_000);
         }
-        let is_settled = time >= call.epoch.start() * 1_000 + SETTLE;
-        let has_counts = self.has_counts(call, time);
+        let begun = StoreTime::from_unix_ms(call.epoch.start() * 1_000);
+        let is_settled = now >= begun + SETTLE;
+        let has_counts = self.has_counts(call, now);
         let free = match active {
             Some(active) if has_counts && !is_calm => {
                 // Without the shared state, a gateway fills its part of all places: it cannot see
@@ -297,23 +299,23 @@ impl RoomState {
         };
         let wanted = self.seats.give_out(free);
         let wanted = if is_settled { wanted } else { 0.0 };
-        let left = self.walk(call, wanted, time);
+        let left = self.walk(call, wanted, now);
         let passed = (wanted - left).ceil() as u64;
         self.turns += passed;
-        self.seats.pass(passed, time);
+        self.seats.pass(passed, now);
         let expected = self.seats.expected();
         self.pending = entering + expected.min(free.unwrap_or(expected)).ceil() as u64;
     }
 
     /// True if all waiting tickets are counted.
-    fn has_counts(&self, call: &RoomCall, time: u64) -> bool {
-        call.epoch.index >= self.complete_from && time >= self.held_until
+    fn has_counts(&self, call: &RoomCall, now: StoreTime) -> bool {
+        call.epoch.index >= self.complete_from && now >= self.held_until
     }
 
-    /// Moves the frontier over at most `wanted` waiting tickets that are settled at `time`, and
-    /// makes the profile of the others. Returns by how many it moved less.
-    fn walk(&mut self, call: &RoomCall, wanted: f64, time: u64) -> f64 {
-        let (epoch, settled) = (call.epoch, time.saturating_sub(SETTLE) / 1_000);
+    /// Moves the frontier over at most `wanted` waiting tickets that are settled at `now`, and makes
+    /// the profile of the others. Returns by how many it moved less.
+    fn walk(&mut self, call: &RoomCall, wanted: f64, now: StoreTime) -> f64 {
+        let (epoch, settled) = (call.epoch, now.before(SETTLE).as_unix_ms() / 1_000);
         let intervals = self.intervals(epoch);
         let (mut left, mut waiting, mut shown) = (wanted, 0.0_f64, 0.0_f64);
         let mut first_waiting = None;
@@ -357,8 +359,8 @@ impl RoomState {
             let front = self.frontier / 1_000_000;
             self.next_epoch = epoch.index + 1;
             // While counts are missing, older tickets may wait than the first that was counted.
-            let first = first_waiting.filter(|_| self.has_counts(call, time)).unwrap_or(front);
-            self.next_base = first.min(earliest(call, time)).max(front);
+            let first = first_waiting.filter(|_| self.has_counts(call, now)).unwrap_or(front);
+            self.next_base = first.min(earliest(call, now)).max(front);
         }
         left
     }
@@ -384,9 +386,9 @@ impl RoomState {
     }
 }
 
-/// The first second, before `time`, that a new ticket may have as its place.
-fn earliest(call: &RoomCall, time: u64) -> u64 {
-    time.saturating_sub(call.head_start) / 1_000
+/// The first second, before `now`, that a new ticket may have as its place.
+fn earliest(call: &RoomCall, now: StoreTime) -> u64 {
+    now.before(call.head_start).as_unix_ms() / 1_000
 }
 
 #[cfg(test)]

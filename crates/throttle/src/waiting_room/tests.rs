@@ -9,7 +9,7 @@ mod hostile;
 mod outage;
 
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_010_000);
-const SETTINGS: RoomSettings = RoomSettings { ticket_ttl: 60_000 };
+const SETTINGS: RoomSettings = RoomSettings { ticket_ttl: Millis::from_mins(1) };
 
 /// A store that cannot be reached.
 struct LostStore;
@@ -30,8 +30,8 @@ struct LoneRoom {
     ticker: RoomTicker<LostStore>,
     now: StoreTime,
     standing: Standing,
-    /// The longest head start, in ms.
-    head_start: u64,
+    /// The longest head start.
+    head_start: Millis,
 }
 
 impl LoneRoom {
@@ -39,7 +39,7 @@ impl LoneRoom {
         let room = WaitingRoom::new(SETTINGS, &SharedSecret::from_namespace("test"), START);
         let ticker = RoomTicker::new(Arc::clone(&room), None);
         let standing = Standing::Demanded;
-        let mut lone = Self { room, ticker, now: START, standing, head_start: 0 };
+        let mut lone = Self { room, ticker, now: START, standing, head_start: Millis::ZERO };
         lone.tick(100);
         lone
     }
@@ -52,7 +52,7 @@ impl LoneRoom {
             standing: self.standing,
             active: Some(active),
             max_active: 100,
-            memory: 1_800_000,
+            memory: Millis::from_mins(30),
             head_start: self.head_start,
         };
         let ticked = futures_util::future::FutureExt::now_or_never(self.ticker.tick(tick));
@@ -149,7 +149,7 @@ fn a_caller_with_a_head_start_overtakes_those_who_came_shortly_before() {
 #[test]
 fn callers_with_head_starts_enter_in_the_order_of_their_places() {
     let mut lone = LoneRoom::new();
-    (lone.standing, lone.head_start) = (Standing::Calm, 300_000);
+    (lone.standing, lone.head_start) = (Standing::Calm, Millis::from_mins(5));
     (0..400).for_each(|_| lone.tick(50));
     lone.standing = Standing::Demanded;
     // One caller a second: usual ones, then those with a short head start, then those with a long
@@ -362,8 +362,10 @@ fn closing_the_room_stops_tickets_whose_turn_has_come() {
 fn clients_return_well_before_their_tickets_expire() {
     let lone = LoneRoom::new();
     for wait in [1, 10, 100, 10_000] {
-        let times: Vec<u64> = (0..200).map(|holder| lone.room.retry_after(holder, wait)).collect();
-        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
-        assert!(*least >= 2 && *most <= 20, "{wait}: {least} to {most}");
+        let time = |holder| lone.room.retry_after(holder, Millis::from_secs(wait));
+        let times: Vec<Millis> = (0..200).map(time).collect();
+        let (least, most) = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
+        let [lowest, highest] = [2, 20].map(Millis::from_secs);
+        assert!(least >= lowest && most <= highest, "{wait}: {least} to {most}");
     }
 }

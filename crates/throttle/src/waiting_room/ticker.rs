@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use super::{
@@ -18,8 +18,8 @@ use super::{
     view::{RoomView, WaitBasis},
 };
 
-/// Time over which the rate of admissions is averaged, in seconds.
-const RATE_TIME: f64 = 300.0;
+/// Time over which the rate of admissions is averaged.
+const RATE_TIME: Millis = Millis::from_mins(5);
 
 /// More gateways than any fleet has: a bound for a number that Redis returns.
 const MAX_GATEWAYS: u64 = 1 << 16;
@@ -57,10 +57,10 @@ pub struct RoomTick {
     pub active: Option<u64>,
     /// The number of users that may be active.
     pub max_active: u64,
-    /// Time for which a user stays active, in ms.
-    pub memory: u64,
-    /// The longest head start, in ms.
-    pub head_start: u64,
+    /// Time for which a user stays active.
+    pub memory: Millis,
+    /// The longest head start.
+    pub head_start: Millis,
 }
 
 /// Drives the waiting room of a process.
@@ -215,8 +215,8 @@ impl<S: RoomStore> RoomTicker<S> {
         self.base = reply.base;
         let now = tick.now;
         let before = self.room.view();
-        let passed = now.saturating_sub(before.at);
-        let usual = tick.max_active as f64 / (tick.memory.max(1) as f64 / 1_000.0);
+        let passed = now.since(before.at);
+        let usual = tick.max_active as f64 / tick.memory.max(Millis::MILLISECOND).as_secs_f64();
         let turns = TurnCount { turns: reply.turns, share };
         let rate = self.rate.next(turns, passed, usual);
         if reply.profile.is_empty() {
@@ -270,20 +270,20 @@ impl Default for AdmissionRate {
 }
 
 impl AdmissionRate {
-    /// The average, `passed` ms after the last tick. It begins at `usual` when tickets begin to
-    /// wait.
-    fn next(&mut self, count: TurnCount, passed: u64, usual: f64) -> f64 {
+    /// The average, a time of `passed` after the last tick. It begins at `usual` when tickets begin
+    /// to wait.
+    fn next(&mut self, count: TurnCount, passed: Millis, usual: f64) -> f64 {
         let TurnCount { turns, share } = count;
         let before = self.turns.replace((self.source, turns));
-        let before = before.filter(|(source, _)| *source == self.source && passed > 0);
+        let before = before.filter(|(source, _)| *source == self.source && !passed.is_zero());
         let average = self.average.unwrap_or(usual);
         let average = before.map_or(average, |(_, before)| {
-            let seconds = passed as f64 / 1_000.0;
+            let seconds = passed.as_secs_f64();
             let current = turns.saturating_sub(before) as f64 * share as f64 / seconds;
             if turns > before {
                 self.basis = WaitBasis::Measured;
             }
-            average + (current - average) * (1.0 - (-seconds / RATE_TIME).exp())
+            average + (current - average) * (1.0 - (-seconds / RATE_TIME.as_secs_f64()).exp())
         });
         self.average = Some(average);
         average

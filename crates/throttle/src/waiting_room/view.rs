@@ -1,11 +1,11 @@
 //! What workers read of the room: the frontier, places and expected waits.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{place::QueueTime, state::ProfilePoint};
 
-/// The longest expected wait, in seconds: 30 days.
-const MAX_WAIT: f64 = 30.0 * 86_400.0;
+/// The longest expected wait: 30 days.
+const MAX_WAIT: Millis = Millis::from_mins(30 * 24 * 60);
 
 /// What an expected wait is computed from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,8 +31,8 @@ pub struct RoomView {
     pub(super) rate: f64,
     /// What the rate is.
     pub(super) basis: WaitBasis,
-    /// Time for which a user stays active, in ms.
-    pub(super) memory: u64,
+    /// Time for which a user stays active.
+    pub(super) memory: Millis,
     /// True once the shared state was read.
     pub(super) is_synced: bool,
     /// True if it is the state of all gateways, not that of this one alone.
@@ -53,7 +53,7 @@ impl RoomView {
             turns: 0,
             rate: 0.0,
             basis: WaitBasis::Measured,
-            memory: 0,
+            memory: Millis::ZERO,
             is_synced: false,
             is_shared: false,
             is_demanded: false,
@@ -97,10 +97,10 @@ impl RoomView {
         self.is_demanded
     }
 
-    /// How long the first of the queue has waited, in ms; 0 without waiting tickets.
-    pub fn lag(&self) -> u64 {
+    /// How long the first of the queue has waited; zero without waiting tickets.
+    pub fn lag(&self) -> Millis {
         let frontier = StoreTime::from_unix_ms(self.frontier.as_micros() / 1_000);
-        if self.profile.is_empty() { 0 } else { self.at.saturating_sub(frontier) }
+        if self.profile.is_empty() { Millis::ZERO } else { self.at.since(frontier) }
     }
 
     /// The position of a place in the queue, from 1. Within a step of the profile, tickets are
@@ -118,19 +118,19 @@ impl RoomView {
         ahead + (point.tickets.saturating_sub(ahead) as f64 * share).floor() as u64 + 1
     }
 
-    /// The expected wait of a place, in seconds, at least 1.
-    pub fn expected_wait(&self, place: u64) -> u64 {
+    /// The expected wait of a place, in whole seconds, at least one.
+    pub fn expected_wait(&self, place: u64) -> Millis {
         let first = match self.basis {
-            WaitBasis::Measured => 0.0,
-            WaitBasis::Memory => self.memory as f64 / 1_000.0,
+            WaitBasis::Measured => Millis::ZERO,
+            WaitBasis::Memory => self.memory,
         };
-        (first + place as f64 / self.rate).clamp(1.0, MAX_WAIT).ceil() as u64
+        wait_of(first.as_secs_f64() + place as f64 / self.rate)
     }
 
-    /// The wait of a place if places become free at the present rate at once, in seconds: the
-    /// earliest time at which it is worth asking.
-    pub fn earliest_wait(&self, place: u64) -> u64 {
-        (place as f64 / self.rate).clamp(1.0, MAX_WAIT).ceil() as u64
+    /// The wait of a place if places become free at the present rate at once, in whole seconds, at
+    /// least one: the earliest time at which it is worth asking.
+    pub fn earliest_wait(&self, place: u64) -> Millis {
+        wait_of(place as f64 / self.rate)
     }
 
     /// What expected waits are computed from.
@@ -138,13 +138,18 @@ impl RoomView {
         self.basis
     }
 
-    /// The expected wait of a user that arrives now, in seconds; 0 while no user waits.
-    pub fn newcomers_wait(&self) -> u64 {
+    /// The expected wait of a user that arrives now, in whole seconds; zero while no user waits.
+    pub fn newcomers_wait(&self) -> Millis {
         match self.waiting() {
-            0 => 0,
+            0 => Millis::ZERO,
             waiting => self.expected_wait(waiting + 1),
         }
     }
+}
+
+/// A wait in whole seconds, rounded up, from one second to [`MAX_WAIT`].
+fn wait_of(seconds: f64) -> Millis {
+    Millis::from_secs(seconds.clamp(1.0, MAX_WAIT.as_secs_f64()).ceil() as u64)
 }
 
 #[cfg(test)]
@@ -179,14 +184,16 @@ mod tests {
         for (second, place) in places {
             assert_eq!(view.place(at(second)), place, "{second}");
         }
-        assert_eq!((view.waiting(), view.lag()), (110, 100_000));
-        assert_eq!((view.expected_wait(1), view.expected_wait(111)), (1, 56));
-        assert_eq!((view.newcomers_wait(), RoomView::new(NOW).newcomers_wait()), (56, 0));
-        let waits = RoomView { basis: WaitBasis::Memory, memory: 120_000, ..view };
-        assert_eq!((waits.expected_wait(1), waits.expected_wait(111)), (121, 176));
-        assert_eq!(waits.earliest_wait(1), 1, "it may ask earlier");
+        let secs = Millis::from_secs;
+        assert_eq!((view.waiting(), view.lag()), (110, secs(100)));
+        assert_eq!([1, 111].map(|place| view.expected_wait(place)), [1, 56].map(secs));
+        assert_eq!(view.newcomers_wait(), secs(56));
+        let waits = RoomView { basis: WaitBasis::Memory, memory: secs(120), ..view };
+        assert_eq!([1, 111].map(|place| waits.expected_wait(place)), [121, 176].map(secs));
+        assert_eq!(waits.earliest_wait(1), secs(1), "it may ask earlier");
         let empty = RoomView::new(NOW);
-        assert_eq!((empty.place(at(5)), empty.lag(), empty.expected_wait(1)), (1, 0, 2_592_000));
+        assert_eq!((empty.place(at(5)), empty.expected_wait(1)), (1, secs(2_592_000)));
+        assert_eq!((empty.lag(), empty.newcomers_wait()), (Millis::ZERO, Millis::ZERO));
     }
 
     proptest! {

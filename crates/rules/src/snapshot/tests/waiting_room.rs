@@ -1,3 +1,5 @@
+use tidegate_base::time::Millis;
+
 use super::*;
 
 fn with(room: &str) -> String {
@@ -31,9 +33,9 @@ fn a_cookie_with_a_prefix_is_always_secure() {
 #[test]
 fn the_frontier_stays_behind_by_the_head_start_of_the_most_important_plan() {
     let snapshot = compile(&with("ticket_ttl: 30s")).unwrap();
-    assert_eq!(snapshot.throttle.unwrap().head_start, 90_000);
+    assert_eq!(snapshot.throttle.unwrap().head_start, Millis::from_secs(90));
     let snapshot = compile(&with("").replace("gold: {priority: 2}, ", "")).unwrap();
-    assert_eq!(snapshot.throttle.unwrap().head_start, 0);
+    assert_eq!(snapshot.throttle.unwrap().head_start, Millis::ZERO);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use ahash::RandomState;
 use hashbrown::HashMap;
 
-use super::{RoomCall, StoreTime};
+use super::{Millis, RoomCall, StoreTime};
 
 /// Time until a user that takes a place is counted as active at all gateways, in s.
 const KNOWN_ELSEWHERE: u64 = 5;
@@ -30,8 +30,11 @@ const MIN_SHARE: f64 = 1.0 / 1024.0;
 /// A ticket in averages: they are kept in millionths.
 const ONE: u64 = 1_000_000;
 
-/// Time without a step, in ms, after which no place is given out.
-const MAX_AGE: u64 = 5_000;
+/// Time without a step after which no place is given out.
+const MAX_AGE: Millis = Millis::from_secs(5);
+
+/// The shortest period.
+const SHORTEST: Millis = Millis::MILLISECOND;
 
 /// The answer to a user that asks for a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,12 +92,12 @@ impl Periods {
 /// What a step of the frontier has to know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeatStep {
-    /// The time, in ms.
-    pub(super) time: u64,
-    /// Time since the last step, in ms.
-    pub(super) gap: u64,
-    /// The time within which a waiting user asks again, in ms.
-    pub(super) ask: u64,
+    /// The time of the step.
+    pub(super) now: StoreTime,
+    /// Time since the last step.
+    pub(super) gap: Millis,
+    /// The time within which a waiting user asks again.
+    pub(super) ask: Millis,
 }
 
 /// The places that users may take.
@@ -111,7 +114,7 @@ pub(super) struct Seats {
     passed: Periods,
     promised: Periods,
     came: Periods,
-    period_length: u64,
+    period_length: Millis,
     /// Averages, in millionths, of the passed tickets and the places taken of earlier periods.
     average_passed: u64,
     average_came: u64,
@@ -122,10 +125,10 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Adds what a gateway reports at `time`, in ms.
-    pub(super) fn report(&mut self, call: &RoomCall, time: u64) {
+    /// Adds what a gateway reports at `now`.
+    pub(super) fn report(&mut self, call: &RoomCall, now: StoreTime) {
         self.entering[0] += call.entering;
-        self.refused.add(time / 1_000, call.turned_away);
+        self.refused.add(now.as_unix_ms() / 1_000, call.turned_away);
     }
 
     /// Lets each of `holders` take a place at `now`, if one is free. `moved_at` is the time of the
@@ -138,7 +141,7 @@ impl Seats {
     ) -> Vec<Seat> {
         let second = now.as_unix_ms() / 1_000;
         self.holders.retain(|_, at| *at + KNOWN_ELSEWHERE >= second);
-        if now.saturating_sub(moved_at) <= MAX_AGE {
+        if now.since(moved_at) <= MAX_AGE {
             return holders.iter().map(|holder| self.claim_one(*holder, now)).collect();
         }
         let free = std::mem::take(&mut self.free);
@@ -158,7 +161,7 @@ impl Seats {
         }
         self.free -= 1;
         self.taken.add(second, 1);
-        self.came.add(now.as_unix_ms() / self.period_length.max(1), 1);
+        self.came.add(self.period(now), 1);
         self.promised.subtract_oldest(ONE);
         self.holders.insert(holder, second);
         Seat::Taken
@@ -173,11 +176,12 @@ impl Seats {
 
     /// Begins a step. Returns the places of users who may not be active yet.
     pub(super) fn begin(&mut self, step: SeatStep) -> u64 {
-        self.period_length = step.ask.div_ceil(PERIODS).max(1);
-        let (second, period) = (step.time / 1_000, step.time / self.period_length);
-        let span = (step.ask * MEMORY).max(1);
+        self.period_length = Millis::from_ms(step.ask.as_ms().div_ceil(PERIODS)).max(SHORTEST);
+        let (second, period) = (step.now.as_unix_ms() / 1_000, self.period(step.now));
+        let span = (step.ask * MEMORY).max(SHORTEST);
+        let (gap, span) = (step.gap.min(span).as_ms() as f64, span.as_ms() as f64);
         let decay = |average: u64| {
-            let lost = average as f64 * step.gap.min(span) as f64 / span as f64;
+            let lost = average as f64 * gap / span;
             average - (lost.floor() as u64).min(average)
         };
         self.average_passed =
@@ -202,11 +206,16 @@ impl Seats {
         ((free - self.expected()).max(0.0) / self.share()).floor()
     }
 
-    /// Records that the frontier has passed `tickets` in the step at `time`.
-    pub(super) fn pass(&mut self, tickets: u64, time: u64) {
-        let period = time / self.period_length.max(1);
+    /// Records that the frontier has passed `tickets` in the step at `now`.
+    pub(super) fn pass(&mut self, tickets: u64, now: StoreTime) {
+        let period = self.period(now);
         self.promised.add(period, (tickets as f64 * self.share() * ONE as f64).floor() as u64);
         self.passed.add(period, tickets);
+    }
+
+    /// The period of the time within which users ask, counted from the Unix epoch.
+    fn period(&self, now: StoreTime) -> u64 {
+        now.since(StoreTime::ZERO) / self.period_length.max(SHORTEST)
     }
 
     /// The number of users who are expected to ask for a place.

@@ -23,11 +23,11 @@ fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
         active,
         max_active: 100,
         frontier: QueueTime::of_second(START),
-        hold: 65_000,
-        ask: 20_000,
+        hold: Millis::from_secs(65),
+        ask: Millis::from_secs(20),
         entering: 0,
         turned_away: 0,
-        head_start: 0,
+        head_start: Millis::ZERO,
         share: 1,
     }
 }

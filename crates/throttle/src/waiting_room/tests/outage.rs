@@ -69,8 +69,8 @@ impl TwoGateways {
                 standing: Standing::Demanded,
                 active: Some(active),
                 max_active: 100,
-                memory: 1_800_000,
-                head_start: 0,
+                memory: Millis::from_mins(30),
+                head_start: Millis::ZERO,
             };
             assert!(ticker.tick(tick).now_or_never().is_some());
         }
