@@ -9,7 +9,7 @@ use tidegate::{
     clock::StoreTime,
     secret::{KeySecret, SharedSecret},
     throttle::waiting_room::{
-        HeadStart, QueueTime, RoomSettings, WaitingRoom,
+        HeadStart, QueueTime, RoomSettings, UnixSecond, WaitingRoom,
         ticket::{Ticket, TicketKey},
     },
     time::Millis,
@@ -32,7 +32,10 @@ fn assert_refused(key: &TicketKey, text: &[u8], holder: u64) {
 fuzz_target!(|input: (u64, u64, u64, u32, Vec<(u8, u8)>, Vec<u8>)| {
     let (holder, other, micros, counted_at, changes, text) = input;
     let key = TicketKey::new(KeySecret(0x5eed, 0xfeed));
-    let ticket = Ticket { queued_at: QueueTime::from_micros(micros), counted_at };
+    let ticket = Ticket {
+        queued_at: QueueTime::from_micros(micros),
+        counted_at: UnixSecond::from_secs(counted_at.into()),
+    };
     let issued = key.seal(ticket, holder);
     assert_eq!(key.open(&issued, holder), Ok(ticket));
     if holder != other {

@@ -4,7 +4,7 @@ use tidegate::{
     redis::{RedisFailure, Topology},
     store::CounterStore,
     throttle::waiting_room::{
-        QueueTime, RedisRoomStore, RoomEpoch, RoomStore,
+        QueueTime, RedisRoomStore, RoomEpoch, RoomStore, UnixSecond,
         counts::IntervalCount,
         state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
@@ -13,8 +13,8 @@ use tidegate::{
 
 use crate::support::NOW;
 
-/// The length of an epoch, in seconds.
-const LENGTH: u64 = 30;
+/// The length of an epoch.
+const LENGTH: Millis = Millis::from_secs(30);
 
 const STANDINGS: [Standing; 4] =
     [Standing::Silent, Standing::Calm, Standing::Forced, Standing::Demanded];
@@ -32,13 +32,13 @@ fn below(random: &mut SplitMix64, bound: u64) -> u64 {
 
 /// A random call of a gateway at `now`, whose clock may be a second behind.
 fn random_call(random: &mut SplitMix64, now: StoreTime) -> RoomCall {
-    let second = now.as_unix_ms() / 1_000 - below(random, 2);
+    let second = UnixSecond::of(now).before(Millis::from_secs(below(random, 2)));
     let epoch = RoomEpoch::at(second, LENGTH);
     let mut counts = |most: u64| {
         let number = below(random, 5);
         let count = |_| {
             let ago = [5, 40, 1_000, 200_000][below(random, 4) as usize];
-            let second = second.saturating_sub(below(random, ago));
+            let second = second.before(Millis::from_secs(below(random, ago)));
             IntervalCount { second, tickets: below(random, most) }
         };
         (0..number).map(count).collect::<Vec<_>>()
@@ -50,7 +50,7 @@ fn random_call(random: &mut SplitMix64, now: StoreTime) -> RoomCall {
         standing: STANDINGS[[0, 1, 2, 3, 3, 3, 3, 3][below(random, 8) as usize]],
         active: Some(below(random, 1_100)).filter(|_| !random.next_u64().is_multiple_of(4)),
         max_active: 1_000,
-        frontier: QueueTime::of_second(second - below(random, 300)),
+        frontier: QueueTime::of_second(second.before(Millis::from_secs(below(random, 300)))),
         hold: Millis::from_secs(65),
         ask: Millis::from_secs([20, 6, 1][below(random, 3) as usize]),
         entering: below(random, 3),
@@ -124,17 +124,18 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
     let redis = RedisServer::start();
     let clock = Clock::manual(NOW);
     let (mut store, mut state) = (store(&redis, &clock), RoomState::default());
-    let second = NOW.as_unix_ms() / 1_000;
+    let second = UnixSecond::of(NOW);
+    let ago = |seconds| second.before(Millis::from_secs(seconds));
     // A million tickets over ten hours.
     let tickets = |second| IntervalCount { second, tickets: 1_680 };
-    let old: Vec<_> = (0..600).map(|ago| tickets(second - 1 - ago * 60)).collect();
+    let old: Vec<_> = (0..600).map(|minutes| tickets(ago(1 + minutes * 60))).collect();
     let call = |counted, second| RoomCall {
         epoch: RoomEpoch::at(second, LENGTH),
         counted,
         standing: Standing::Demanded,
         active: None,
         max_active: 1_000,
-        frontier: QueueTime::of_second(NOW.as_unix_ms() / 1_000 - 36_000),
+        frontier: QueueTime::of_second(ago(36_000)),
         hold: Millis::from_secs(65),
         ask: Millis::from_secs(20),
         entering: 0,
@@ -144,7 +145,7 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
     };
     assert_alike(&mut store, &mut state, &call([vec![], old], second), NOW).await;
     clock.set(NOW + 30_000);
-    let next = call([vec![], vec![]], second + LENGTH);
+    let next = call([vec![], vec![]], second.after(LENGTH));
     let reply = assert_alike(&mut store, &mut state, &next, clock.store_time()).await;
     assert_eq!(reply.waiting(), 1_008_000);
     assert!(reply.profile.len() < 150, "{} points", reply.profile.len());
@@ -155,8 +156,9 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
     assert_eq!(redis.script_calls() - before, 10);
     let keys: Vec<String> = redis.command(&["KEYS", "*:room:*"]);
     assert!(keys.len() == 4 && keys.iter().all(|key| key.contains("{active}:room:30")), "{keys:?}");
+    let epoch = RoomEpoch::at(second, LENGTH);
     let len: u64 =
-        redis.command(&["HLEN", &format!("tidegate:{{active}}:room:30:{}", second / LENGTH)]);
+        redis.command(&["HLEN", &format!("tidegate:{{active}}:room:30:{}", epoch.index)]);
     assert!(len < 800, "{len} intervals");
 }
 
@@ -192,7 +194,7 @@ async fn overwritten_and_malformed_keys_are_replaced() {
         redis.command::<()>(&["HSET", &counts, "junk", "5", "7", "-9", "999999", "5"]);
         let reply =
             store.exchange(&call).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
-        assert!(reply.frontier.as_micros() <= NOW.as_unix_ms() * 1_000, "{field}: {reply:?}");
+        assert!(reply.frontier <= QueueTime::at(NOW), "{field}: {reply:?}");
         assert!(reply.frontier >= call.frontier, "{field}: {reply:?}");
         redis.command::<()>(&["SET", &format!("{state}:users"), "junk"]);
         store.claim(LENGTH, &[1, 2]).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));

@@ -37,7 +37,7 @@ impl RoomStore for SharedRoom {
         Ok(self.state.borrow_mut().exchange(call, self.now.get()))
     }
 
-    async fn claim(&mut self, _: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: Millis, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         if self.is_lost.get() {
             return Err(RedisFailure::Io);
         }

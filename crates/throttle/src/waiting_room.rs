@@ -59,7 +59,7 @@ use self::{
     ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
 };
 pub use self::{
-    place::{QueueTime, RoomEpoch},
+    place::{QueueTime, RoomEpoch, UnixSecond},
     redis::RedisRoomStore,
     ticker::{RoomStore, RoomTick, RoomTicker},
     view::{RoomView, WaitBasis},
@@ -90,10 +90,10 @@ pub struct RoomSettings {
 }
 
 impl RoomSettings {
-    /// The length of an epoch in seconds: a ticket that asks in each of them is valid for
+    /// The length of an epoch, in whole seconds: a ticket that asks in each of them is valid for
     /// `ticket_ttl`.
-    pub fn epoch_length(self) -> u64 {
-        (self.ticket_ttl / 2).as_whole_secs().max(1)
+    pub fn epoch_length(self) -> Millis {
+        whole_seconds(self.ticket_ttl / 2).max(Millis::from_secs(1))
     }
 
     /// The length of a head start, in whole seconds.
@@ -233,7 +233,7 @@ pub struct WaitingRoom {
 impl WaitingRoom {
     /// An empty room at `now`. Gateways with the same `secret` accept each other's tickets.
     pub fn new(settings: RoomSettings, secret: &SharedSecret, now: StoreTime) -> Arc<Self> {
-        let second = now.as_unix_ms() / 1_000;
+        let second = UnixSecond::of(now);
         let epoch = RoomEpoch::at(second, settings.epoch_length());
         let (claims, unserved) = mpsc::channel(MAX_CLAIMS);
         Arc::new(Self {
@@ -331,7 +331,7 @@ impl WaitingRoom {
         head_start: HeadStart,
         now: StoreTime,
     ) -> WaitingPlace {
-        let second = now.as_unix_ms() / 1_000;
+        let second = UnixSecond::of(now);
         let (counts, view) = (self.counts.load(), self.view.load());
         let epoch = counts.epoch();
         let (opened, fault) = match sent.map(|text| self.verify(text, holder, second, epoch)) {
@@ -346,19 +346,20 @@ impl WaitingRoom {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
         }
         let mut ticket = opened.unwrap_or_else(|| {
-            let earlier = self.settings.length_of(head_start).as_whole_secs();
+            let earlier = self.settings.length_of(head_start);
             // Behind the frontier, its turn would come at once.
-            let first = view.frontier().second() + 1;
-            self.key.issue(holder, second.saturating_sub(earlier).max(first).min(second), 0)
+            let first = view.frontier().second().next();
+            self.key.issue(holder, second.before(earlier).max(first).min(second))
         });
-        if u64::from(ticket.counted_at) < epoch.start() {
-            let queued_at = ticket.queued_at.second();
-            if is_new && queued_at < epoch.start() {
-                counts.count_early(holder, queued_at);
+        if ticket.counted_at < epoch.start() {
+            let queued_in = ticket.queued_at.second();
+            if is_new && queued_in < epoch.start() {
+                counts.count_early(holder, queued_in);
             } else if !is_past {
-                counts.count(holder, queued_at);
+                counts.count(holder, queued_in);
             }
-            ticket.counted_at = counting_time(epoch, second);
+            // One within the epoch.
+            ticket.counted_at = second.clamp(epoch.start(), epoch.last());
         }
         let place = view.place(ticket.queued_at);
         let expected_wait = view.expected_wait(place);
@@ -387,17 +388,17 @@ impl WaitingRoom {
         &self,
         text: &[u8],
         holder: u64,
-        second: u64,
+        second: UnixSecond,
         epoch: RoomEpoch,
     ) -> Result<Ticket, TicketFault> {
         let ticket = self.key.open(text, holder)?;
-        let latest = second + MAX_SKEW.as_whole_secs();
-        let counted_at = u64::from(ticket.counted_at);
+        let latest = second.after(MAX_SKEW);
         // Another gateway may have begun the next epoch already.
-        if ticket.queued_at.second() > latest || counted_at > latest + epoch.length {
+        let latest_count = latest.after(epoch.length);
+        if ticket.queued_at.second() > latest || ticket.counted_at > latest_count {
             return Err(TicketFault::Future);
         }
-        if counted_at < epoch.previous().start() {
+        if ticket.counted_at < epoch.previous().start() {
             return Err(TicketFault::Expired);
         }
         Ok(ticket)
@@ -416,12 +417,6 @@ impl WaitingRoom {
 fn retry_within(holder: u64, longest: Millis) -> Millis {
     let longest = longest.as_whole_secs();
     Millis::from_secs(longest - holder % (longest / 3 + 1))
-}
-
-/// The time that a ticket gets when it is counted in `epoch`, in seconds: one within the epoch.
-fn counting_time(epoch: RoomEpoch, second: u64) -> u32 {
-    let last = epoch.start() + epoch.length - 1;
-    second.clamp(epoch.start(), last).try_into().unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

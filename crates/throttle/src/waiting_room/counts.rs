@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tidegate_base::mix::local_token;
 
-use super::place::{EARLIER_INTERVALS, FIRST_NEW, RoomEpoch};
+use super::place::{EARLIER_INTERVALS, FIRST_NEW, RoomEpoch, UnixSecond};
 
 /// Bits of the filter of callers: 1 MiB. With 100,000 callers at one gateway in one epoch, one of
 /// 180,000 is wrongly taken for counted; with a million, one of 50.
@@ -18,7 +18,7 @@ const BITS_EACH: u32 = 4;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IntervalCount {
     /// The first second of the interval.
-    pub second: u64,
+    pub second: UnixSecond,
     /// Number of tickets.
     pub tickets: u64,
 }
@@ -29,7 +29,7 @@ pub struct IntervalCount {
 pub struct EpochCounts {
     epoch: RoomEpoch,
     /// The second from which distances are measured.
-    base: u64,
+    base: UnixSecond,
     counts: Box<[AtomicU32]>,
     /// Of these, new tickets with a place from before the epoch.
     early: Box<[AtomicU32]>,
@@ -39,8 +39,8 @@ pub struct EpochCounts {
 
 impl EpochCounts {
     /// Nothing counted.
-    pub fn new(epoch: RoomEpoch, base: u64) -> Self {
-        let len = (EARLIER_INTERVALS + epoch.length) as usize;
+    pub fn new(epoch: RoomEpoch, base: UnixSecond) -> Self {
+        let len = (EARLIER_INTERVALS + epoch.new_intervals()) as usize;
         let zeros = || (0..len).map(|_| AtomicU32::new(0)).collect();
         Self {
             epoch,
@@ -57,7 +57,7 @@ impl EpochCounts {
     }
 
     /// Counts a ticket of this second, unless its `holder` was counted before.
-    pub fn count(&self, holder: u64, second: u64) {
+    pub fn count(&self, holder: u64, second: UnixSecond) {
         if let Some(index) = self.index_of_new(holder, second) {
             self.counts[index].fetch_add(1, Ordering::Relaxed);
         }
@@ -66,7 +66,7 @@ impl EpochCounts {
     /// Counts a new ticket with a place from before the epoch. The frontier moves over places from
     /// before an epoch by the counts of the epoch before it, so those need the ticket as well
     /// ([`Self::take_early`]).
-    pub fn count_early(&self, holder: u64, second: u64) {
+    pub fn count_early(&self, holder: u64, second: UnixSecond) {
         if let Some(index) = self.index_of_new(holder, second) {
             self.counts[index].fetch_add(1, Ordering::Relaxed);
             self.early[index].fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl EpochCounts {
     }
 
     /// The index of the interval with this second; `None` if `holder` was counted before.
-    fn index_of_new(&self, holder: u64, second: u64) -> Option<usize> {
+    fn index_of_new(&self, holder: u64, second: UnixSecond) -> Option<usize> {
         let index = index(self.epoch.id(self.base, second));
         (index < self.counts.len() && self.insert(holder)).then_some(index)
     }
@@ -133,23 +133,26 @@ fn index(id: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_base::time::Millis;
+
     use super::*;
 
-    const EPOCH: RoomEpoch = RoomEpoch { index: 56_666_667, length: 30 };
+    const EPOCH: RoomEpoch = RoomEpoch { index: 56_666_667, length: Millis::from_secs(30) };
 
     #[test]
     fn a_caller_is_counted_once() {
-        let counts = EpochCounts::new(EPOCH, EPOCH.start() - 100);
+        let ago = |seconds| EPOCH.start().before(Millis::from_secs(seconds));
+        let later = EPOCH.start().after(Millis::from_secs(3));
+        let counts = EpochCounts::new(EPOCH, ago(100));
         for _ in 0..3 {
-            counts.count(7, EPOCH.start() - 90);
-            counts.count(7, EPOCH.start() + 3);
-            counts.count(8, EPOCH.start() + 3);
+            counts.count(7, ago(90));
+            counts.count(7, later);
+            counts.count(8, later);
         }
-        let expected = [(EPOCH.start() - 90, 1), (EPOCH.start() + 3, 1)];
-        let expected = expected.map(|(second, tickets)| IntervalCount { second, tickets });
+        let expected = [ago(90), later].map(|second| IntervalCount { second, tickets: 1 });
         assert_eq!(counts.take(), expected);
-        counts.count(9, EPOCH.start() + 3);
-        assert_eq!(counts.take(), [IntervalCount { second: EPOCH.start() + 3, tickets: 1 }]);
+        counts.count(9, later);
+        assert_eq!(counts.take(), [IntervalCount { second: later, tickets: 1 }]);
         assert_eq!(counts.take(), []);
     }
 

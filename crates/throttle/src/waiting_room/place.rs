@@ -7,15 +7,23 @@
 
 use std::ops::Range;
 
-/// µs in a second.
-const MICROS: u64 = 1_000_000;
+use tidegate_base::time::{Millis, StoreTime};
+
+/// µs in a millisecond.
+const MICROS_IN_MS: u64 = 1_000;
+
+/// µs in a second: places in each second.
+const MICROS_IN_SECOND: u64 = SECOND.as_ms() * MICROS_IN_MS;
+
+/// The unit of intervals.
+const SECOND: Millis = Millis::from_secs(1);
 
 /// Number of intervals for tickets of earlier epochs. The last one ends 36 hours behind the base;
 /// it has all later places.
 pub const EARLIER_INTERVALS: u64 = 768;
 
-/// The largest distance that has an interval of its own, in seconds.
-const MAX_DISTANCE: u64 = (1 << 17) - 1;
+/// The largest distance that has an interval of its own.
+const MAX_DISTANCE: Millis = Millis::from_secs((1 << 17) - 1);
 
 /// The id of the first second of an epoch.
 pub const FIRST_NEW: u64 = 1_000;
@@ -30,19 +38,90 @@ impl QueueTime {
         Self(micros)
     }
 
-    /// The first place of a second since the Unix epoch.
-    pub const fn of_second(second: u64) -> Self {
-        Self(second.saturating_mul(MICROS))
+    /// The place of an arrival at this time.
+    pub const fn at(time: StoreTime) -> Self {
+        Self(time.as_unix_ms().saturating_mul(MICROS_IN_MS))
     }
 
-    /// The µs since the Unix epoch.
+    /// The first place of a second.
+    pub const fn of_second(second: UnixSecond) -> Self {
+        Self(second.0.saturating_mul(MICROS_IN_SECOND))
+    }
+
+    /// A place of a second. A random `order` gives each of them with the same probability.
+    pub const fn random_in(second: UnixSecond, order: u64) -> Self {
+        Self(second.0 * MICROS_IN_SECOND + order % MICROS_IN_SECOND)
+    }
+
+    /// The µs since the Unix epoch, for encoding.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// The second since the Unix epoch.
-    pub const fn second(self) -> u64 {
-        self.0 / MICROS
+    /// Its second.
+    pub const fn second(self) -> UnixSecond {
+        UnixSecond(self.0 / MICROS_IN_SECOND)
+    }
+
+    /// The time of an arrival with this place, in whole ms, rounded down.
+    pub const fn time(self) -> StoreTime {
+        StoreTime::from_unix_ms(self.0 / MICROS_IN_MS)
+    }
+
+    /// The number of places from `earlier` to this one, for shares of an interval; 0 if `earlier`
+    /// is later.
+    pub const fn distance_from(self, earlier: Self) -> f64 {
+        self.0.saturating_sub(earlier.0) as f64
+    }
+
+    /// The place that is this many places, rounded down, behind this one.
+    #[must_use]
+    pub fn advanced(self, places: f64) -> Self {
+        Self(self.0 + places.floor() as u64)
+    }
+}
+
+/// A whole second since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct UnixSecond(u64);
+
+impl UnixSecond {
+    /// The second with this number since the Unix epoch.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds)
+    }
+
+    /// The number of seconds since the Unix epoch, for encoding.
+    pub const fn as_secs(self) -> u64 {
+        self.0
+    }
+
+    /// The second that contains `time`.
+    pub const fn of(time: StoreTime) -> Self {
+        Self(time.as_unix_ms() / SECOND.as_ms())
+    }
+
+    /// When it begins.
+    pub const fn time(self) -> StoreTime {
+        StoreTime::from_unix_ms(self.0 * SECOND.as_ms())
+    }
+
+    /// The second after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The second that is `length`, rounded down to whole seconds, after it.
+    #[must_use]
+    pub const fn after(self, length: Millis) -> Self {
+        Self(self.0 + length.as_whole_secs())
+    }
+
+    /// The second that is `length`, rounded down to whole seconds, before it; at least the first.
+    #[must_use]
+    pub const fn before(self, length: Millis) -> Self {
+        Self(self.0.saturating_sub(length.as_whole_secs()))
     }
 }
 
@@ -51,19 +130,30 @@ impl QueueTime {
 pub struct RoomEpoch {
     /// Number of epochs since the Unix epoch.
     pub index: u64,
-    /// Length in seconds, at least 1.
-    pub length: u64,
+    /// Its length: whole seconds, at least one.
+    pub length: Millis,
 }
 
 impl RoomEpoch {
-    /// The epoch that contains a second since the Unix epoch.
-    pub fn at(second: u64, length: u64) -> Self {
-        Self { index: second / length.max(1), length: length.max(1) }
+    /// The epoch that contains a second.
+    pub fn at(second: UnixSecond, length: Millis) -> Self {
+        let length = length.max(SECOND);
+        Self { index: second.0 / length.as_whole_secs(), length }
     }
 
     /// Its first second.
-    pub fn start(self) -> u64 {
-        self.index * self.length
+    pub fn start(self) -> UnixSecond {
+        UnixSecond(self.index * self.new_intervals())
+    }
+
+    /// Its last second.
+    pub fn last(self) -> UnixSecond {
+        UnixSecond(self.start().0 + self.new_intervals() - 1)
+    }
+
+    /// The number of intervals for tickets of the epoch itself: one for each of its seconds.
+    pub fn new_intervals(self) -> u64 {
+        self.length.as_whole_secs()
     }
 
     /// The epoch before it.
@@ -74,32 +164,32 @@ impl RoomEpoch {
 
     /// Number of ids; some of them stand for no interval.
     pub fn ids(self) -> u64 {
-        FIRST_NEW + self.length
+        FIRST_NEW + self.new_intervals()
     }
 
     /// The id of the interval in which a ticket of this second is counted. A second after the epoch
     /// counts as its last.
-    pub fn id(self, base: u64, second: u64) -> u64 {
+    pub fn id(self, base: UnixSecond, second: UnixSecond) -> u64 {
         let start = self.start();
         if second >= start {
-            return FIRST_NEW + (second - start).min(self.length - 1);
+            return FIRST_NEW + (second.0 - start.0).min(self.new_intervals() - 1);
         }
-        let distance = second.saturating_sub(base).min(MAX_DISTANCE);
+        let distance = second.0.saturating_sub(base.0).min(MAX_DISTANCE.as_whole_secs());
         let shift = u64::from((distance >> 6).checked_ilog2().unwrap_or(0));
         shift * 64 + (distance >> shift)
     }
 
     /// The seconds of the interval with this id: at least one.
-    pub fn seconds(self, base: u64, id: u64) -> Range<u64> {
-        let start = self.start();
+    pub fn seconds(self, base: UnixSecond, id: u64) -> Range<UnixSecond> {
+        let start = self.start().0;
         if id >= FIRST_NEW {
-            let first = start + (id - FIRST_NEW);
-            return first..first + 1;
+            let first = UnixSecond(start + (id - FIRST_NEW));
+            return first..first.next();
         }
         let shift = (id / 64).saturating_sub(1).min(10);
-        let first = base + ((id - shift * 64) << shift);
+        let first = base.0 + ((id - shift * 64) << shift);
         let end = (first + (1 << shift)).min(start);
-        first.min(end.saturating_sub(1))..end
+        UnixSecond(first.min(end.saturating_sub(1)))..UnixSecond(end)
     }
 }
 
@@ -114,24 +204,28 @@ mod tests {
         fn an_interval_contains_its_seconds(
             index in 10_000_u64..1_000_000, length in 1_u64..2_000, distance in 0_u64..200_000, later in 0_u64..100,
         ) {
-            let epoch = RoomEpoch { index, length };
-            let base = epoch.start().saturating_sub(distance);
-            let middle = base + (epoch.start() - base) / 2;
-            for second in [base, middle, epoch.start(), epoch.start() + later % length] {
+            let epoch = RoomEpoch { index, length: Millis::from_secs(length) };
+            let start = epoch.start().0;
+            let base = start.saturating_sub(distance);
+            let middle = base + (start - base) / 2;
+            for second in [base, middle, start, start + later % length] {
+                let (base, second) = (UnixSecond(base), UnixSecond(second));
                 let id = epoch.id(base, second);
                 let seconds = epoch.seconds(base, id);
-                if second - base <= MAX_DISTANCE || second >= epoch.start() {
-                    prop_assert!(seconds.contains(&second), "{second} in {seconds:?}, base {base}");
+                let distance = second.0 - base.0;
+                if distance <= MAX_DISTANCE.as_whole_secs() || second >= epoch.start() {
+                    prop_assert!(seconds.contains(&second), "{second:?} in {seconds:?}, {base:?}");
                 }
                 prop_assert!(id < epoch.ids() && !(EARLIER_INTERVALS..FIRST_NEW).contains(&id));
-                let width = seconds.end - seconds.start;
-                prop_assert!(width <= 1.max((second - base) / 64), "{width} at {}", second - base);
+                let width = seconds.end.0 - seconds.start.0;
+                prop_assert!(width <= 1.max(distance / 64), "{width} at {distance}");
             }
         }
 
         #[test]
         fn intervals_are_in_order_and_disjoint(base in 0_u64..1_000, length in 1_u64..600) {
-            let epoch = RoomEpoch { index: 200_000 / length + 1, length };
+            let epoch = RoomEpoch { index: 200_000 / length + 1, length: Millis::from_secs(length) };
+            let base = UnixSecond(base);
             let mut end = base;
             for id in (0..EARLIER_INTERVALS).chain(FIRST_NEW..epoch.ids()) {
                 let seconds = epoch.seconds(base, id);
@@ -146,11 +240,14 @@ mod tests {
 
     #[test]
     fn a_place_before_the_base_counts_as_the_first() {
-        let epoch = RoomEpoch { index: 100, length: 30 };
-        assert_eq!(epoch.id(2_000, 5), 0);
-        assert_eq!(epoch.seconds(2_000, 0), 2_000..2_001);
-        assert_eq!(epoch.id(3_010, 2_999), 0);
-        assert_eq!(epoch.seconds(3_010, 0), 2_999..3_000, "an interval ends before the epoch");
-        assert_eq!(epoch.id(2_000, 9_999), FIRST_NEW + 29);
+        let epoch = RoomEpoch { index: 100, length: Millis::from_secs(30) };
+        let id = |base, second| epoch.id(UnixSecond(base), UnixSecond(second));
+        let first = |base| epoch.seconds(UnixSecond(base), 0);
+        assert_eq!(id(2_000, 5), 0);
+        assert_eq!(first(2_000), UnixSecond(2_000)..UnixSecond(2_001));
+        assert_eq!(id(3_010, 2_999), 0);
+        let before_the_epoch = UnixSecond(2_999)..UnixSecond(3_000);
+        assert_eq!(first(3_010), before_the_epoch, "an interval ends before the epoch");
+        assert_eq!(id(2_000, 9_999), FIRST_NEW + 29);
     }
 }

@@ -8,7 +8,7 @@ use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef}
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{
-    place::QueueTime,
+    place::{QueueTime, UnixSecond},
     state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     ticker::RoomStore,
 };
@@ -56,7 +56,7 @@ impl RedisRoomStore {
     /// The command of an exchange.
     fn command(&self, call: &RoomCall, by: ScriptRef) -> Cmd {
         let RoomCall { epoch, counted: [previous, current], standing, active, .. } = call;
-        let (prefix, length) = (&self.prefix, epoch.length);
+        let (prefix, length) = (&self.prefix, epoch.length.as_whole_secs());
         let mut command = self.script.command(by);
         command.arg(3).arg(format!("{prefix}{length}"));
         for index in [epoch.previous().index, epoch.index] {
@@ -79,14 +79,14 @@ impl RedisRoomStore {
         command.arg(call.entering);
         command.arg(call.turned_away).arg(previous.len());
         for count in previous.iter().chain(current) {
-            command.arg(count.second).arg(count.tickets);
+            command.arg(count.second.as_secs()).arg(count.tickets);
         }
         command
     }
 
-    /// The command by which users ask for places. `length` is that of an epoch, in s.
-    fn seat_command(&self, length: u64, holders: &[u64], by: ScriptRef) -> Cmd {
-        let key = format!("{}{length}", self.prefix);
+    /// The command by which users ask for places, in the room with epochs of this `length`.
+    fn seat_command(&self, length: Millis, holders: &[u64], by: ScriptRef) -> Cmd {
+        let key = format!("{}{}", self.prefix, length.as_whole_secs());
         let mut command = self.seat_script.command(by);
         command.arg(2).arg(&key).arg(format!("{key}:users"));
         command.arg(self.manual_now()).arg(holders);
@@ -143,7 +143,7 @@ impl RoomStore for RedisRoomStore {
         outcome
     }
 
-    async fn claim(&mut self, length: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, length: Millis, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         let seats: Vec<u8> = self.call(|store, by| store.seat_command(length, holders, by)).await?;
         let seats: Option<Vec<Seat>> = seats.into_iter().map(parse_seat).collect();
         seats.filter(|seats| seats.len() == holders.len()).ok_or(RedisFailure::Reply)
@@ -163,7 +163,7 @@ fn parse(reply: ScriptReply) -> Result<RoomReply, RedisFailure> {
     let profile = profile.ok_or(RedisFailure::Reply)?;
     Ok(RoomReply {
         frontier: QueueTime::from_micros(frontier),
-        base,
+        base: UnixSecond::from_secs(base),
         demanded_at: StoreTime::from_unix_ms(demanded_at),
         calm_at: StoreTime::from_unix_ms(calm_at),
         now: StoreTime::from_unix_ms(now),
@@ -187,7 +187,8 @@ fn parse_profile(text: &str) -> Option<Vec<ProfilePoint>> {
     let point = |text: &str| {
         let (second, tickets) = text.split_once(':')?;
         let number = |text: &str| text.parse().ok().filter(|number| is_number(*number));
-        Some(ProfilePoint { second: number(second)?, tickets: number(tickets)? })
+        let second = UnixSecond::from_secs(number(second)?);
+        Some(ProfilePoint { second, tickets: number(tickets)? })
     };
     let points: Option<Vec<ProfilePoint>> = text.split(',').map(point).collect();
     points.filter(|points| points.is_sorted_by_key(|point| (point.second, point.tickets)))
@@ -201,7 +202,10 @@ mod tests {
 
     #[test]
     fn a_malformed_profile_is_refused() {
-        let point = |second, tickets| ProfilePoint { second, tickets };
+        let point = |second, tickets| {
+            let second = UnixSecond::from_secs(second);
+            ProfilePoint { second, tickets }
+        };
         assert_eq!(parse_profile(""), Some(vec![]));
         assert_eq!(parse_profile("5:1,6:9"), Some(vec![point(5, 1), point(6, 9)]));
         for text in
@@ -223,7 +227,7 @@ mod tests {
             let Ok(reply) = parse(reply) else { return Ok(()) };
             prop_assert!(numbers.into_iter().all(is_number));
             for point in reply.profile {
-                prop_assert!(is_number(point.second) && is_number(point.tickets));
+                prop_assert!(is_number(point.second.as_secs()) && is_number(point.tickets));
             }
         }
     }

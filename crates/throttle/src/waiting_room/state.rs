@@ -17,7 +17,7 @@ use tidegate_base::time::{Millis, StoreTime};
 use self::seats::{SeatStep, Seats};
 use super::{
     counts::IntervalCount,
-    place::{FIRST_NEW, QueueTime, RoomEpoch},
+    place::{FIRST_NEW, QueueTime, RoomEpoch, UnixSecond},
 };
 
 /// Time between two moves of the frontier.
@@ -85,8 +85,8 @@ pub struct RoomCall {
 /// The number of waiting tickets up to a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProfilePoint {
-    /// The second before which they are, since the Unix epoch.
-    pub second: u64,
+    /// The second before which they are.
+    pub second: UnixSecond,
     /// The tickets between the frontier and this second.
     pub tickets: u64,
 }
@@ -97,7 +97,7 @@ pub struct RoomReply {
     /// The last admitted place.
     pub frontier: QueueTime,
     /// The base of the distances of the next epoch.
-    pub base: u64,
+    pub base: UnixSecond,
     /// When a gateway last reported [`Standing::Demanded`].
     pub demanded_at: StoreTime,
     /// When all users were last admitted.
@@ -136,15 +136,15 @@ impl RoomReply {
 /// The tickets that were counted in an epoch.
 #[derive(Clone, Debug)]
 struct EpochTable {
-    base: u64,
+    base: UnixSecond,
     /// By the ids of intervals.
     counts: BTreeMap<u64, u64>,
 }
 
-/// An interval of places with waiting tickets. It ends before `end`; both are seconds.
+/// An interval of places with waiting tickets. It ends before `end`.
 struct PlaceInterval {
-    first: u64,
-    end: u64,
+    first: UnixSecond,
+    end: UnixSecond,
     tickets: f64,
 }
 
@@ -153,14 +153,14 @@ struct PlaceInterval {
 pub struct RoomState {
     /// False until the first exchange.
     exists: bool,
-    frontier: u64,
+    frontier: QueueTime,
     /// The newest epoch of an exchange.
     epoch: u64,
     /// From this epoch on, the counts are complete.
     complete_from: u64,
     /// The epoch to which `next_base` belongs.
     next_epoch: u64,
-    next_base: u64,
+    next_base: UnixSecond,
     moved_at: StoreTime,
     /// No place is given out before this time.
     held_until: StoreTime,
@@ -195,7 +195,7 @@ impl RoomState {
             self.step(call, now, is_calm);
         }
         RoomReply {
-            frontier: QueueTime::from_micros(self.frontier),
+            frontier: self.frontier,
             base: self.base_after(call.epoch),
             demanded_at: self.demanded_at,
             calm_at: self.calm_at,
@@ -209,7 +209,7 @@ impl RoomState {
 
     /// Adopts the frontier of another state.
     pub fn follow(&mut self, frontier: QueueTime) {
-        self.frontier = frontier.as_micros();
+        self.frontier = frontier;
     }
 
     /// Lets each of `holders`, whose turn it is, take a place if one is free.
@@ -230,13 +230,13 @@ impl RoomState {
             let is_lost = is_throttling && call.frontier.second() < call.epoch.start();
             *self = Self {
                 exists: true,
-                frontier: call.frontier.as_micros(),
+                frontier: call.frontier,
                 complete_from: if is_lost { call.epoch.index + 2 } else { 0 },
                 ..Self::default()
             };
         }
         // Never ahead of the clock, which may be set back.
-        self.frontier = self.frontier.min(now.as_unix_ms() * 1_000);
+        self.frontier = self.frontier.min(QueueTime::at(now));
         let index = call.epoch.index;
         self.epoch = if self.epoch > index + 1 { index } else { self.epoch.max(index) };
         let oldest = self.epoch.saturating_sub(3);
@@ -247,7 +247,7 @@ impl RoomState {
     /// Adds counts to the table of an epoch, which is created if it is missing.
     fn add(&mut self, epoch: RoomEpoch, counts: &[IntervalCount]) {
         let is_next = self.next_epoch == epoch.index;
-        let base = if is_next { self.next_base } else { self.frontier / 1_000_000 };
+        let base = if is_next { self.next_base } else { self.frontier.second() };
         let new = EpochTable { base, counts: BTreeMap::new() };
         let table = self.tables.entry(epoch.index).or_insert(new);
         for count in counts {
@@ -283,10 +283,9 @@ impl RoomState {
         let active = self.active.take();
         if is_calm {
             self.calm_at = now;
-            self.frontier = self.frontier.max(earliest(call, now) * 1_000_000);
+            self.frontier = self.frontier.max(QueueTime::of_second(earliest(call, now)));
         }
-        let begun = StoreTime::from_unix_ms(call.epoch.start() * 1_000);
-        let is_settled = now >= begun + SETTLE;
+        let is_settled = now >= call.epoch.start().time() + SETTLE;
         let has_counts = self.has_counts(call, now);
         let free = match active {
             Some(active) if has_counts && !is_calm => {
@@ -315,29 +314,29 @@ impl RoomState {
     /// Moves the frontier over at most `wanted` waiting tickets that are settled at `now`, and makes
     /// the profile of the others. Returns by how many it moved less.
     fn walk(&mut self, call: &RoomCall, wanted: f64, now: StoreTime) -> f64 {
-        let (epoch, settled) = (call.epoch, now.before(SETTLE).as_unix_ms() / 1_000);
+        let (epoch, settled) = (call.epoch, UnixSecond::of(now.before(SETTLE)));
         let intervals = self.intervals(epoch);
         let (mut left, mut waiting, mut shown) = (wanted, 0.0_f64, 0.0_f64);
         let mut first_waiting = None;
-        let mut last = 0;
+        let mut last = UnixSecond::default();
         self.profile.clear();
         for PlaceInterval { first, end, tickets } in intervals {
-            let (first_micros, end_micros) = (first * 1_000_000, end * 1_000_000);
-            if end_micros <= self.frontier || tickets <= 0.0 {
+            let (first_place, end_place) = (QueueTime::of_second(first), QueueTime::of_second(end));
+            if end_place <= self.frontier || tickets <= 0.0 {
                 continue;
             }
-            let width = (end_micros - first_micros) as f64;
-            let low = first_micros.max(self.frontier);
-            let mut rest = tickets * (end_micros - low) as f64 / width;
+            let width = end_place.distance_from(first_place);
+            let low = first_place.max(self.frontier);
+            let mut rest = tickets * end_place.distance_from(low) / width;
             if left > 0.0 && end <= settled {
                 if rest <= left {
                     left -= rest;
-                    self.frontier = end_micros;
+                    self.frontier = end_place;
                     rest = 0.0;
                 } else {
-                    self.frontier = low + (left * width / tickets).floor() as u64;
+                    self.frontier = low.advanced(left * width / tickets);
                     left = 0.0;
-                    rest = tickets * end_micros.saturating_sub(self.frontier) as f64 / width;
+                    rest = tickets * end_place.distance_from(self.frontier) / width;
                 }
             }
             if rest > 0.0 {
@@ -356,7 +355,7 @@ impl RoomState {
             self.profile.push(ProfilePoint { second: last, tickets });
         }
         if self.next_epoch != epoch.index + 1 {
-            let front = self.frontier / 1_000_000;
+            let front = self.frontier.second();
             self.next_epoch = epoch.index + 1;
             // While counts are missing, older tickets may wait than the first that was counted.
             let first = first_waiting.filter(|_| self.has_counts(call, now)).unwrap_or(front);
@@ -381,14 +380,14 @@ impl RoomState {
     }
 
     /// The base of the epoch after `epoch`, as far as it is known.
-    fn base_after(&self, epoch: RoomEpoch) -> u64 {
-        if self.next_epoch == epoch.index + 1 { self.next_base } else { self.frontier / 1_000_000 }
+    fn base_after(&self, epoch: RoomEpoch) -> UnixSecond {
+        if self.next_epoch == epoch.index + 1 { self.next_base } else { self.frontier.second() }
     }
 }
 
 /// The first second, before `now`, that a new ticket may have as its place.
-fn earliest(call: &RoomCall, now: StoreTime) -> u64 {
-    now.before(call.head_start).as_unix_ms() / 1_000
+fn earliest(call: &RoomCall, now: StoreTime) -> UnixSecond {
+    UnixSecond::of(now.before(call.head_start))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ impl RoomStore for LostStore {
         Err(RedisFailure::Io)
     }
 
-    async fn claim(&mut self, _: u64, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: Millis, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         Err(RedisFailure::Io)
     }
 }
@@ -246,12 +246,10 @@ fn tickets_expire_unless_they_ask() {
 #[test]
 fn a_ticket_of_the_future_is_refused() {
     let lone = LoneRoom::new();
-    let second = lone.now.as_unix_ms() / 1_000;
+    let later = |seconds| UnixSecond::of(lone.now).after(Millis::from_secs(seconds));
     for (queued, counted, fault) in [(3, 0, true), (0, 33, true), (2, 30, false)] {
-        let ticket = Ticket {
-            queued_at: QueueTime::of_second(second + queued),
-            counted_at: (second + counted) as u32,
-        };
+        let ticket =
+            Ticket { queued_at: QueueTime::of_second(later(queued)), counted_at: later(counted) };
         let waiting = lone.wait(1, Some(&lone.room.key.seal(ticket, 1)));
         assert_eq!(
             waiting.fault,

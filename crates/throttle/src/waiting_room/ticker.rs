@@ -13,7 +13,7 @@ use tidegate_redis::RedisFailure;
 use super::{
     WaitingRoom,
     counts::{EpochCounts, IntervalCount},
-    place::{QueueTime, RoomEpoch},
+    place::{QueueTime, RoomEpoch, UnixSecond},
     state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     view::{RoomView, WaitBasis},
 };
@@ -38,12 +38,12 @@ pub trait RoomStore {
     async fn exchange(&mut self, call: &RoomCall) -> Result<RoomReply, RedisFailure>;
 
     /// Lets users, whose turn it is, take places: one round trip with a timeout. `length` is that
-    /// of an epoch, in seconds. The seats are in the order of the `holders`.
+    /// of an epoch. The seats are in the order of the `holders`.
     ///
     /// # Errors
     ///
     /// If the store cannot be reached or gives no valid reply.
-    async fn claim(&mut self, length: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure>;
+    async fn claim(&mut self, length: Millis, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure>;
 }
 
 /// What a gateway knows at a tick.
@@ -69,11 +69,11 @@ pub struct RoomTicker<S> {
     /// `None` if this gateway is alone.
     store: Option<S>,
     /// Counts that were not sent yet, by epoch and second.
-    unsent: BTreeMap<u64, BTreeMap<u64, u64>>,
+    unsent: BTreeMap<u64, BTreeMap<UnixSecond, u64>>,
     /// The counts of the previous epoch, to which a worker may still add.
     previous: Option<Arc<EpochCounts>>,
     /// The base of the next epoch.
-    base: u64,
+    base: UnixSecond,
     /// The number of gateways at the last exchange.
     gateways: u64,
     rate: AdmissionRate,
@@ -101,7 +101,7 @@ impl<S: RoomStore> RoomTicker<S> {
     ///
     /// The shared state cannot be reached.
     pub async fn tick(&mut self, tick: RoomTick) -> Result<RoomReply, RedisFailure> {
-        let epoch = RoomEpoch::at(tick.now.as_unix_ms() / 1_000, self.room.settings.epoch_length());
+        let epoch = RoomEpoch::at(UnixSecond::of(tick.now), self.room.settings.epoch_length());
         let call = RoomCall {
             epoch,
             counted: self.take_counts(epoch),
@@ -225,9 +225,8 @@ impl<S: RoomStore> RoomTicker<S> {
         }
         let all = |point: &ProfilePoint| ProfilePoint { tickets: point.tickets * share, ..*point };
         // Never ahead of the clock, which may be set back.
-        let latest = QueueTime::from_micros(now.as_unix_ms() * 1_000);
         self.room.view.store(Arc::new(RoomView {
-            frontier: reply.frontier.min(latest),
+            frontier: reply.frontier.min(QueueTime::at(now)),
             profile: reply.profile.iter().map(all).collect(),
             pending: reply.pending * share,
             turns: reply.turns,

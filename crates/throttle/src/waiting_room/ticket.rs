@@ -12,7 +12,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use tidegate_system::secret::KeySecret;
 
-use super::place::QueueTime;
+use super::place::{QueueTime, UnixSecond};
 
 /// Length of a ticket, in characters.
 pub const TICKET_LEN: usize = 38;
@@ -20,17 +20,15 @@ pub const TICKET_LEN: usize = 38;
 /// Length of a ticket, in bytes.
 const BYTES: usize = 28;
 
-/// µs in a second.
-const MICROS: u64 = 1_000_000;
-
 /// A place in the queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ticket {
     /// The place: the time of the first request, less a head start, with a keyed random fraction of
     /// a second.
     pub queued_at: QueueTime,
-    /// The time at which the ticket was last counted, in seconds since the Unix epoch.
-    pub counted_at: u32,
+    /// The second in which the ticket was last counted. It is written as a `u32`, at most
+    /// [`u32::MAX`].
+    pub counted_at: UnixSecond,
 }
 
 /// Why a ticket is not accepted.
@@ -71,22 +69,23 @@ impl TicketKey {
         Self(secret)
     }
 
-    /// A ticket for the caller `holder`, whose place is in the second `now` (since the Unix epoch).
-    /// In one second a caller always gets the same place; callers get theirs in random order, which
-    /// they cannot choose.
-    pub fn issue(&self, holder: u64, now: u64, counted_at: u32) -> Ticket {
-        let order = self.hash(b'o', holder, now, 0) as u64;
-        let queued_at = QueueTime::from_micros(now * MICROS + order % MICROS);
-        Ticket { queued_at, counted_at }
+    /// A ticket for the caller `holder`, whose place is in `second`. It was not counted yet. In one
+    /// second a caller always gets the same place; callers get theirs in random order, which they
+    /// cannot choose.
+    pub fn issue(&self, holder: u64, second: UnixSecond) -> Ticket {
+        let order = self.hash(b'o', holder, second.as_secs(), 0) as u64;
+        let queued_at = QueueTime::random_in(second, order);
+        Ticket { queued_at, counted_at: UnixSecond::default() }
     }
 
     /// The text of a ticket of `holder`, the keyed hash of its token.
     pub fn seal(&self, ticket: Ticket, holder: u64) -> [u8; TICKET_LEN] {
         let queued_at = ticket.queued_at.as_micros();
-        let tag = self.hash(b't', holder, queued_at, ticket.counted_at);
+        let counted_at = u32::try_from(ticket.counted_at.as_secs()).unwrap_or(u32::MAX);
+        let tag = self.hash(b't', holder, queued_at, counted_at);
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&queued_at.to_be_bytes());
-        bytes[8..12].copy_from_slice(&ticket.counted_at.to_be_bytes());
+        bytes[8..12].copy_from_slice(&counted_at.to_be_bytes());
         bytes[12..].copy_from_slice(&tag.to_be_bytes());
         let mut text = [0; TICKET_LEN];
         // The length is right by construction.
@@ -115,7 +114,10 @@ impl TicketKey {
         if self.hash(b't', holder, queued_at, counted_at) ^ tag != 0 {
             return Err(TicketFault::Forged);
         }
-        Ok(Ticket { queued_at: QueueTime::from_micros(queued_at), counted_at })
+        Ok(Ticket {
+            queued_at: QueueTime::from_micros(queued_at),
+            counted_at: UnixSecond::from_secs(counted_at.into()),
+        })
     }
 
     fn hash(&self, purpose: u8, holder: u64, first: u64, second: u32) -> u128 {
@@ -142,7 +144,7 @@ mod tests {
     fn ticket() -> impl Strategy<Value = Ticket> {
         (any::<u64>(), any::<u32>()).prop_map(|(micros, counted_at)| Ticket {
             queued_at: QueueTime::from_micros(micros),
-            counted_at,
+            counted_at: UnixSecond::from_secs(counted_at.into()),
         })
     }
 
@@ -185,12 +187,13 @@ mod tests {
 
     #[test]
     fn places_of_one_second_are_spread_over_it() {
+        let second = UnixSecond::from_secs(1_700_000_000);
         let places: BTreeSet<_> =
-            (0..1_000).map(|holder| KEY.issue(holder, 1_700_000_000, 0).queued_at).collect();
+            (0..1_000).map(|holder| KEY.issue(holder, second).queued_at).collect();
         assert!(places.len() > 990);
         let (first, last) = (places.first().unwrap(), places.last().unwrap());
-        assert!(first.second() == 1_700_000_000 && last.second() == 1_700_000_000);
+        assert!(first.second() == second && last.second() == second);
         assert!(last.as_micros() - first.as_micros() > 990_000);
-        assert_eq!(KEY.issue(5, 1_700_000_000, 0), KEY.issue(5, 1_700_000_000, 0));
+        assert_eq!(KEY.issue(5, second), KEY.issue(5, second));
     }
 }

@@ -2,7 +2,10 @@
 
 use tidegate_base::time::{Millis, StoreTime};
 
-use super::{place::QueueTime, state::ProfilePoint};
+use super::{
+    place::{QueueTime, UnixSecond},
+    state::ProfilePoint,
+};
 
 /// The longest expected wait: 30 days.
 const MAX_WAIT: Millis = Millis::from_mins(30 * 24 * 60);
@@ -47,7 +50,7 @@ impl RoomView {
     pub(super) fn new(now: StoreTime) -> Self {
         Self {
             // All tickets of this second are behind it.
-            frontier: QueueTime::of_second(now.as_unix_ms() / 1_000),
+            frontier: QueueTime::of_second(UnixSecond::of(now)),
             profile: Vec::new(),
             pending: 0,
             turns: 0,
@@ -99,22 +102,20 @@ impl RoomView {
 
     /// How long the first of the queue has waited; zero without waiting tickets.
     pub fn lag(&self) -> Millis {
-        let frontier = StoreTime::from_unix_ms(self.frontier.as_micros() / 1_000);
-        if self.profile.is_empty() { Millis::ZERO } else { self.at.since(frontier) }
+        if self.profile.is_empty() { Millis::ZERO } else { self.at.since(self.frontier.time()) }
     }
 
     /// The position of a place in the queue, from 1. Within a step of the profile, tickets are
     /// taken for evenly spread.
     pub fn place(&self, queued_at: QueueTime) -> u64 {
-        let at = queued_at.as_micros();
-        let end = |point: &ProfilePoint| QueueTime::of_second(point.second).as_micros();
-        let next = self.profile.partition_point(|point| end(point) <= at);
+        let end = |point: &ProfilePoint| QueueTime::of_second(point.second);
+        let next = self.profile.partition_point(|point| end(point) <= queued_at);
         let Some(point) = self.profile.get(next) else { return self.waiting() + 1 };
         let before = next.checked_sub(1).and_then(|index| self.profile.get(index));
-        let from = before.map_or(self.frontier.as_micros(), end);
+        let from = before.map_or(self.frontier, end);
         let ahead = before.map_or(0, |point| point.tickets);
-        let width = end(point).saturating_sub(from).max(1) as f64;
-        let share = at.saturating_sub(from) as f64 / width;
+        let width = end(point).distance_from(from).max(1.0);
+        let share = queued_at.distance_from(from) / width;
         ahead + (point.tickets.saturating_sub(ahead) as f64 * share).floor() as u64 + 1
     }
 
@@ -161,7 +162,7 @@ mod tests {
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_100_000);
 
     fn view(profile: &[(u64, u64)]) -> RoomView {
-        let second = |seconds: u64| 1_700_000_000 + seconds;
+        let second = |seconds: u64| UnixSecond::from_secs(1_700_000_000 + seconds);
         let points = profile.iter();
         let points =
             points.map(|(end, tickets)| ProfilePoint { second: second(*end), tickets: *tickets });
@@ -174,7 +175,7 @@ mod tests {
     }
 
     fn at(seconds: u64) -> QueueTime {
-        QueueTime::of_second(1_700_000_000 + seconds)
+        QueueTime::of_second(UnixSecond::from_secs(1_700_000_000 + seconds))
     }
 
     #[test]

@@ -2,22 +2,32 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The length of an epoch, in seconds.
 const LENGTH: u64 = 30;
+
 /// The start of an epoch.
-const START: u64 = 1_700_000_010 / LENGTH * LENGTH;
+const START: UnixSecond = UnixSecond::from_secs(1_700_000_010 / LENGTH * LENGTH);
+
+fn after(second: u64) -> UnixSecond {
+    START.after(Millis::from_secs(second))
+}
+
+fn before(second: u64) -> QueueTime {
+    QueueTime::of_second(START.before(Millis::from_secs(second)))
+}
 
 fn time(second: u64) -> StoreTime {
-    StoreTime::from_unix_ms((START + second) * 1_000)
+    after(second).time()
 }
 
 /// A call at `second` after the start, with tickets of (second, number) for the epoch of `second`.
 fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
     let count = |(second, tickets): &(u64, u64)| IntervalCount {
-        second: START + second,
+        second: after(*second),
         tickets: *tickets,
     };
     RoomCall {
-        epoch: RoomEpoch::at(START + second, LENGTH),
+        epoch: RoomEpoch::at(after(second), Millis::from_secs(LENGTH)),
         counted: [vec![], tickets.iter().map(count).collect()],
         standing: Standing::Demanded,
         active,
@@ -32,8 +42,8 @@ fn call(second: u64, tickets: &[(u64, u64)], active: Option<u64>) -> RoomCall {
     }
 }
 
-fn micros(second: u64) -> QueueTime {
-    QueueTime::of_second(START + second)
+fn place(second: u64) -> QueueTime {
+    QueueTime::of_second(after(second))
 }
 
 /// A state whose epoch has 10 tickets in each of the seconds 0 to 4.
@@ -55,13 +65,13 @@ fn take(state: &mut RoomState, holders: std::ops::Range<u64>, second: u64) -> us
 fn the_frontier_passes_as_many_tickets_as_there_are_places() {
     let mut state = filled();
     let reply = state.exchange(&call(8, &[], Some(85)), time(8));
-    assert_eq!(reply.frontier, QueueTime::from_micros(micros(1).as_micros() + 500_000));
+    assert_eq!(reply.frontier, place(1).advanced(500_000.0));
     assert_eq!((reply.turns, reply.pending, reply.waiting()), (15, 15, 35));
     // Their users have time to ask.
     let reply = state.exchange(&call(9, &[], Some(85)), time(9));
     assert_eq!((reply.turns, reply.waiting()), (15, 35));
     let reply = state.exchange(&call(10, &[], Some(80)), time(10));
-    assert_eq!((reply.turns, reply.frontier), (20, micros(2)));
+    assert_eq!((reply.turns, reply.frontier), (20, place(2)));
 }
 
 #[test]
@@ -124,8 +134,9 @@ fn the_frontier_runs_ahead_over_users_who_do_not_come() {
         let tickets: Vec<_> = (0..1_000).map(|second| (second, 10)).collect();
         let tickets: &[_] = if second % LENGTH == 5 { &tickets } else { &[] };
         let mut old = call(second, tickets, Some(98));
-        old.counted[1].iter_mut().for_each(|count| count.second -= 2_000);
-        old.frontier = QueueTime::of_second(START - 2_000);
+        let ago = Millis::from_secs(2_000);
+        old.counted[1].iter_mut().for_each(|count| count.second = count.second.before(ago));
+        old.frontier = before(2_000);
         passed.push(state.exchange(&old, time(second)).turns);
     }
     let steps: Vec<u64> = passed.iter().copied().step_by(25).collect();
@@ -139,7 +150,7 @@ fn the_frontier_moves_once_a_second_for_all_gateways() {
     let mut state = filled();
     for gateway in 0..5 {
         let reply = state.exchange(&call(8, &[], Some(90 - gateway)), time(8));
-        assert_eq!((reply.turns, reply.frontier), (10, micros(1)));
+        assert_eq!((reply.turns, reply.frontier), (10, place(1)));
     }
     // The largest number of active users since then counts: 89.
     let reply = state.exchange(&call(9, &[], Some(70)), time(9));
@@ -150,9 +161,9 @@ fn the_frontier_moves_once_a_second_for_all_gateways() {
 fn young_tickets_are_not_passed_before_all_counts_have_arrived() {
     let mut state = filled();
     let reply = state.exchange(&call(6, &[], Some(0)), time(6));
-    assert_eq!((reply.frontier, reply.turns), (micros(3), 30));
+    assert_eq!((reply.frontier, reply.turns), (place(3), 30));
     let reply = state.exchange(&call(9, &[], Some(0)), time(9));
-    assert_eq!((reply.frontier, reply.turns, reply.waiting()), (micros(5), 50, 0));
+    assert_eq!((reply.frontier, reply.turns, reply.waiting()), (place(5), 50, 0));
 }
 
 #[test]
@@ -168,7 +179,7 @@ fn tickets_that_no_longer_ask_hold_up_no_other() {
     assert_eq!(reply.waiting(), 10);
     let reply = state.exchange(&call(66, &[], Some(95)), time(66));
     assert_eq!(reply.turns, 5);
-    assert!(reply.frontier > micros(4) && reply.frontier < micros(5), "{reply:?}");
+    assert!(reply.frontier > place(4) && reply.frontier < place(5), "{reply:?}");
 }
 
 #[test]
@@ -176,16 +187,16 @@ fn everyone_is_admitted_once_no_gateway_throttles() {
     let mut state = filled();
     let calm = |second| RoomCall { standing: Standing::Calm, ..call(second, &[], Some(5)) };
     let reply = state.exchange(&calm(6), time(6));
-    assert!(reply.frontier < micros(6), "another gateway throttles: {reply:?}");
+    assert!(reply.frontier < place(6), "another gateway throttles: {reply:?}");
     let reply = state.exchange(&calm(9), time(9));
-    assert_eq!((reply.frontier, reply.waiting()), (micros(9), 0));
+    assert_eq!((reply.frontier, reply.waiting()), (place(9), 0));
     assert!(!reply.was_throttling() && !reply.is_demanded());
 }
 
 #[test]
 fn a_lost_state_counts_all_tickets_before_it_admits_any() {
     let mut state = RoomState::default();
-    let own = QueueTime::of_second(START - 300);
+    let own = before(300);
     let lost = |second, tickets: &[_]| RoomCall { frontier: own, ..call(second, tickets, Some(0)) };
     for second in 0..59 {
         let reply = state.exchange(&lost(second, &[(0, 1)]), time(second));
@@ -203,10 +214,11 @@ fn a_lost_state_counts_all_tickets_before_it_admits_any() {
 #[test]
 fn a_lost_state_keeps_the_order_of_tickets_that_are_counted_late() {
     let mut state = RoomState::default();
-    let own = QueueTime::of_second(START - 300);
+    let own = before(300);
     let lost = |second, tickets: &[_], active| {
         let mut call = RoomCall { frontier: own, ..call(second, tickets, Some(active)) };
-        call.counted[1].iter_mut().for_each(|count| count.second -= 100);
+        let ago = Millis::from_secs(100);
+        call.counted[1].iter_mut().for_each(|count| count.second = count.second.before(ago));
         call
     };
     // The old tickets of the first epoch were counted before the loss.
@@ -219,7 +231,7 @@ fn a_lost_state_keeps_the_order_of_tickets_that_are_counted_late() {
         state.exchange(&lost(second, tickets, 100), time(second));
     }
     let reply = state.exchange(&lost(96, &[], 98), time(96));
-    assert!(reply.turns == 2 && reply.frontier < QueueTime::of_second(START - 98), "{reply:?}");
+    assert!(reply.turns == 2 && reply.frontier < before(98), "{reply:?}");
 }
 
 #[test]
@@ -259,13 +271,13 @@ proptest! {
         let (mut now, mut before) = (time(0), RoomReply::default());
         for (delay, tickets, active, standing) in steps {
             now += delay;
-            let second = now.as_unix_ms() / 1_000 - START;
+            let second = now.since(START.time()).as_whole_secs();
             let tickets: Vec<_> =
                 tickets.into_iter().map(|(ago, tickets)| (second.saturating_sub(ago), tickets)).collect();
             let standing = [Standing::Silent, Standing::Calm, Standing::Forced, Standing::Demanded][usize::from(standing)];
             let reply = state.exchange(&RoomCall { standing, ..call(second, &tickets, active) }, now);
             prop_assert!(reply.frontier >= before.frontier);
-            prop_assert!(reply.frontier.as_micros() <= now.as_unix_ms() * 1_000);
+            prop_assert!(reply.frontier <= QueueTime::at(now));
             prop_assert!(reply.turns >= before.turns && reply.pending <= 100, "{reply:?}");
             prop_assert!(reply.profile.is_sorted_by(|one, next| one.second < next.second && one.tickets <= next.tickets));
             before = reply;

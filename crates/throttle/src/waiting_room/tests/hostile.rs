@@ -15,7 +15,7 @@ impl RoomStore for PreparedStore {
         self.0.pop_front().ok_or(RedisFailure::Io)
     }
 
-    async fn claim(&mut self, _: u64, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: Millis, _: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         Err(RedisFailure::Io)
     }
 }
@@ -23,7 +23,7 @@ impl RoomStore for PreparedStore {
 /// The shared room admits everyone who has arrived before `now`.
 fn open_room(now: StoreTime) -> Arc<WaitingRoom> {
     let room = WaitingRoom::new(SETTINGS, &SharedSecret::from_namespace("test"), START);
-    let frontier = QueueTime::from_micros(now.as_unix_ms() * 1_000);
+    let frontier = QueueTime::at(now);
     tick_all(&room, [RoomReply { frontier, now, ..RoomReply::default() }], now);
     assert_eq!(room.view().frontier(), frontier);
     room
@@ -50,8 +50,7 @@ fn tick_all(
         };
         let _ = ticker.tick(tick).now_or_never();
         let view = room.view();
-        let latest = QueueTime::from_micros(now.as_unix_ms() * 1_000);
-        assert!(view.frontier() <= latest, "ahead of the clock");
+        assert!(view.frontier() <= QueueTime::at(now), "ahead of the clock");
         assert!(view.waiting() < u64::MAX - view.pending());
         let waiting = room.ask(second, None, HeadStart::default(), now);
         assert!(!waiting.is_turn, "admitted without a ticket");
@@ -63,18 +62,21 @@ fn tick_all(
 
 /// Any reply that the parser accepts.
 fn reply() -> impl Strategy<Value = RoomReply> {
-    let micros = START.as_unix_ms() * 1_000;
+    let micros = QueueTime::at(START).as_micros();
     let number =
         move || prop_oneof![0..100_u64, micros - 9_000_000..micros + 9_000_000, 0..1_u64 << 53];
     let point = (number(), number());
-    let point = point.prop_map(|(second, tickets)| ProfilePoint { second, tickets });
+    let point = point.prop_map(|(second, tickets)| {
+        let second = UnixSecond::from_secs(second);
+        ProfilePoint { second, tickets }
+    });
     let numbers = prop::array::uniform8(number());
     (numbers, prop::collection::vec(point, 0..6)).prop_map(|(numbers, mut profile)| {
         let [frontier, base, demanded_at, calm_at, now, gateways, turns, pending] = numbers;
         profile.sort_by_key(|point| (point.second, point.tickets));
         RoomReply {
             frontier: QueueTime::from_micros(frontier),
-            base,
+            base: UnixSecond::from_secs(base),
             demanded_at: StoreTime::from_unix_ms(demanded_at),
             calm_at: StoreTime::from_unix_ms(calm_at),
             now: StoreTime::from_unix_ms(now),

@@ -28,7 +28,7 @@ impl RoomStore for SharedStore {
         }
     }
 
-    async fn claim(&mut self, _: u64, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
+    async fn claim(&mut self, _: Millis, holders: &[u64]) -> Result<Vec<Seat>, RedisFailure> {
         let shared = &mut *self.0.borrow_mut();
         if shared.is_lost {
             Err(RedisFailure::Io)
