@@ -4,7 +4,7 @@ use tidegate::{
     redis::{RedisFailure, Topology},
     store::CounterStore,
     throttle::waiting_room::{
-        QueueTime, RedisRoomStore, RoomEpoch, RoomStore, UnixSecond,
+        EpochIndex, QueueTime, RedisRoomStore, RoomEpoch, RoomStore, UnixSecond,
         counts::IntervalCount,
         state::{RoomCall, RoomReply, RoomState, Seat, Standing},
     },
@@ -156,9 +156,8 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
     assert_eq!(redis.script_calls() - before, 10);
     let keys: Vec<String> = redis.command(&["KEYS", "*:room:*"]);
     assert!(keys.len() == 4 && keys.iter().all(|key| key.contains("{active}:room:30")), "{keys:?}");
-    let epoch = RoomEpoch::at(second, LENGTH);
-    let len: u64 =
-        redis.command(&["HLEN", &format!("tidegate:{{active}}:room:30:{}", epoch.index)]);
+    let EpochIndex(index) = next.epoch.previous().index;
+    let len: u64 = redis.command(&["HLEN", &format!("tidegate:{{active}}:room:30:{index}")]);
     assert!(len < 800, "{len} intervals");
 }
 
@@ -169,7 +168,7 @@ async fn overwritten_and_malformed_keys_are_replaced() {
     let mut store = store(&redis, &clock);
     let mut random = SplitMix64(1);
     let call = random_call(&mut random, NOW);
-    let index = call.epoch.index;
+    let EpochIndex(index) = call.epoch.index;
     let state = "tidegate:{active}:room:30".to_owned();
     let counts = format!("{state}:{index}");
     redis.command::<()>(&["SET", &state, "junk"]);

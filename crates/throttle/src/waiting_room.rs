@@ -59,7 +59,7 @@ use self::{
     ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
 };
 pub use self::{
-    place::{QueueTime, RoomEpoch, UnixSecond},
+    place::{EpochIndex, QueueTime, RoomEpoch, UnixSecond},
     redis::RedisRoomStore,
     ticker::{RoomStore, RoomTick, RoomTicker},
     view::{RoomView, WaitBasis},

@@ -135,9 +135,10 @@ fn index(id: u64) -> usize {
 mod tests {
     use tidegate_base::time::Millis;
 
-    use super::*;
+    use super::{super::place::EpochIndex, *};
 
-    const EPOCH: RoomEpoch = RoomEpoch { index: 56_666_667, length: Millis::from_secs(30) };
+    const EPOCH: RoomEpoch =
+        RoomEpoch { index: EpochIndex(56_666_667), length: Millis::from_secs(30) };
 
     #[test]
     fn a_caller_is_counted_once() {

@@ -125,11 +125,29 @@ impl UnixSecond {
     }
 }
 
+/// The number of an epoch, counted from the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct EpochIndex(pub u64);
+
+impl EpochIndex {
+    /// The epoch that is this many epochs later.
+    #[must_use]
+    pub const fn after(self, epochs: u64) -> Self {
+        Self(self.0 + epochs)
+    }
+
+    /// The epoch that is this many epochs earlier; at least the first.
+    #[must_use]
+    pub const fn before(self, epochs: u64) -> Self {
+        Self(self.0.saturating_sub(epochs))
+    }
+}
+
 /// A period in which each ticket is counted once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RoomEpoch {
-    /// Number of epochs since the Unix epoch.
-    pub index: u64,
+    /// Its number.
+    pub index: EpochIndex,
     /// Its length: whole seconds, at least one.
     pub length: Millis,
 }
@@ -138,12 +156,12 @@ impl RoomEpoch {
     /// The epoch that contains a second.
     pub fn at(second: UnixSecond, length: Millis) -> Self {
         let length = length.max(SECOND);
-        Self { index: second.0 / length.as_whole_secs(), length }
+        Self { index: EpochIndex(second.0 / length.as_whole_secs()), length }
     }
 
     /// Its first second.
     pub fn start(self) -> UnixSecond {
-        UnixSecond(self.index * self.new_intervals())
+        UnixSecond(self.index.0 * self.new_intervals())
     }
 
     /// Its last second.
@@ -159,7 +177,7 @@ impl RoomEpoch {
     /// The epoch before it.
     #[must_use]
     pub fn previous(self) -> Self {
-        Self { index: self.index.saturating_sub(1), ..self }
+        Self { index: self.index.before(1), ..self }
     }
 
     /// Number of ids; some of them stand for no interval.
@@ -204,7 +222,7 @@ mod tests {
         fn an_interval_contains_its_seconds(
             index in 10_000_u64..1_000_000, length in 1_u64..2_000, distance in 0_u64..200_000, later in 0_u64..100,
         ) {
-            let epoch = RoomEpoch { index, length: Millis::from_secs(length) };
+            let epoch = RoomEpoch { index: EpochIndex(index), length: Millis::from_secs(length) };
             let start = epoch.start().0;
             let base = start.saturating_sub(distance);
             let middle = base + (start - base) / 2;
@@ -224,7 +242,8 @@ mod tests {
 
         #[test]
         fn intervals_are_in_order_and_disjoint(base in 0_u64..1_000, length in 1_u64..600) {
-            let epoch = RoomEpoch { index: 200_000 / length + 1, length: Millis::from_secs(length) };
+            let index = EpochIndex(200_000 / length + 1);
+            let epoch = RoomEpoch { index, length: Millis::from_secs(length) };
             let base = UnixSecond(base);
             let mut end = base;
             for id in (0..EARLIER_INTERVALS).chain(FIRST_NEW..epoch.ids()) {
@@ -240,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_place_before_the_base_counts_as_the_first() {
-        let epoch = RoomEpoch { index: 100, length: Millis::from_secs(30) };
+        let epoch = RoomEpoch { index: EpochIndex(100), length: Millis::from_secs(30) };
         let id = |base, second| epoch.id(UnixSecond(base), UnixSecond(second));
         let first = |base| epoch.seconds(UnixSecond(base), 0);
         assert_eq!(id(2_000, 5), 0);

@@ -8,7 +8,7 @@ use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef}
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{
-    place::{QueueTime, UnixSecond},
+    place::{EpochIndex, QueueTime, UnixSecond},
     state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     ticker::RoomStore,
 };
@@ -59,7 +59,7 @@ impl RedisRoomStore {
         let (prefix, length) = (&self.prefix, epoch.length.as_whole_secs());
         let mut command = self.script.command(by);
         command.arg(3).arg(format!("{prefix}{length}"));
-        for index in [epoch.previous().index, epoch.index] {
+        for EpochIndex(index) in [epoch.previous().index, epoch.index] {
             command.arg(format!("{prefix}{length}:{index}"));
         }
         let now = self.manual_now();
@@ -69,7 +69,7 @@ impl RedisRoomStore {
             Standing::Forced => 2,
             Standing::Demanded => 3,
         };
-        command.arg(now).arg(epoch.index).arg(length).arg(standing);
+        command.arg(now).arg(epoch.index.0).arg(length).arg(standing);
         match active {
             Some(active) => command.arg(active),
             None => command.arg(-1),

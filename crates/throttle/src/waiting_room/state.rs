@@ -17,7 +17,7 @@ use tidegate_base::time::{Millis, StoreTime};
 use self::seats::{SeatStep, Seats};
 use super::{
     counts::IntervalCount,
-    place::{FIRST_NEW, QueueTime, RoomEpoch, UnixSecond},
+    place::{EpochIndex, FIRST_NEW, QueueTime, RoomEpoch, UnixSecond},
 };
 
 /// Time between two moves of the frontier.
@@ -155,11 +155,11 @@ pub struct RoomState {
     exists: bool,
     frontier: QueueTime,
     /// The newest epoch of an exchange.
-    epoch: u64,
+    epoch: EpochIndex,
     /// From this epoch on, the counts are complete.
-    complete_from: u64,
+    complete_from: EpochIndex,
     /// The epoch to which `next_base` belongs.
-    next_epoch: u64,
+    next_epoch: EpochIndex,
     next_base: UnixSecond,
     moved_at: StoreTime,
     /// No place is given out before this time.
@@ -174,7 +174,7 @@ pub struct RoomState {
     turns: u64,
     pending: u64,
     seats: Seats,
-    tables: BTreeMap<u64, EpochTable>,
+    tables: BTreeMap<EpochIndex, EpochTable>,
     profile: Vec<ProfilePoint>,
 }
 
@@ -231,15 +231,15 @@ impl RoomState {
             *self = Self {
                 exists: true,
                 frontier: call.frontier,
-                complete_from: if is_lost { call.epoch.index + 2 } else { 0 },
+                complete_from: if is_lost { call.epoch.index.after(2) } else { EpochIndex(0) },
                 ..Self::default()
             };
         }
         // Never ahead of the clock, which may be set back.
         self.frontier = self.frontier.min(QueueTime::at(now));
         let index = call.epoch.index;
-        self.epoch = if self.epoch > index + 1 { index } else { self.epoch.max(index) };
-        let oldest = self.epoch.saturating_sub(3);
+        self.epoch = if self.epoch > index.after(1) { index } else { self.epoch.max(index) };
+        let oldest = self.epoch.before(3);
         self.tables.retain(|index, _| *index >= oldest);
         self.add(call.epoch, &[]);
     }
@@ -354,9 +354,10 @@ impl RoomState {
             let tickets = waiting.floor() as u64;
             self.profile.push(ProfilePoint { second: last, tickets });
         }
-        if self.next_epoch != epoch.index + 1 {
+        let next_epoch = epoch.index.after(1);
+        if self.next_epoch != next_epoch {
             let front = self.frontier.second();
-            self.next_epoch = epoch.index + 1;
+            self.next_epoch = next_epoch;
             // While counts are missing, older tickets may wait than the first that was counted.
             let first = first_waiting.filter(|_| self.has_counts(call, now)).unwrap_or(front);
             self.next_base = first.min(earliest(call, now)).max(front);
@@ -381,7 +382,8 @@ impl RoomState {
 
     /// The base of the epoch after `epoch`, as far as it is known.
     fn base_after(&self, epoch: RoomEpoch) -> UnixSecond {
-        if self.next_epoch == epoch.index + 1 { self.next_base } else { self.frontier.second() }
+        let is_known = self.next_epoch == epoch.index.after(1);
+        if is_known { self.next_base } else { self.frontier.second() }
     }
 }
 

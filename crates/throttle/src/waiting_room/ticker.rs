@@ -13,7 +13,7 @@ use tidegate_redis::RedisFailure;
 use super::{
     WaitingRoom,
     counts::{EpochCounts, IntervalCount},
-    place::{QueueTime, RoomEpoch, UnixSecond},
+    place::{EpochIndex, QueueTime, RoomEpoch, UnixSecond},
     state::{ProfilePoint, RoomCall, RoomReply, Seat, Standing},
     view::{RoomView, WaitBasis},
 };
@@ -69,7 +69,7 @@ pub struct RoomTicker<S> {
     /// `None` if this gateway is alone.
     store: Option<S>,
     /// Counts that were not sent yet, by epoch and second.
-    unsent: BTreeMap<u64, BTreeMap<UnixSecond, u64>>,
+    unsent: BTreeMap<EpochIndex, BTreeMap<UnixSecond, u64>>,
     /// The counts of the previous epoch, to which a worker may still add.
     previous: Option<Arc<EpochCounts>>,
     /// The base of the next epoch.
