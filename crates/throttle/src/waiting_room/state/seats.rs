@@ -10,13 +10,11 @@ use std::collections::BTreeMap;
 use ahash::RandomState;
 use hashbrown::HashMap;
 
-use super::{Millis, RoomCall, StoreTime};
+use super::{Millis, RoomCall, StoreTime, UnixSecond};
+use crate::waiting_room::{KNOWN_ELSEWHERE, TURN_RETRY};
 
-/// Time until a user that takes a place is counted as active at all gateways, in s.
-const KNOWN_ELSEWHERE: u64 = 5;
-
-/// Time within which a user asks again that found no place free when it was its turn, in s.
-const ASKS_AGAIN: u64 = 3;
+/// The period by which places taken and refused are counted.
+const SECOND: Millis = Millis::from_secs(1);
 
 /// Number of periods of the time within which passed users ask.
 const PERIODS: u64 = 16;
@@ -47,12 +45,28 @@ pub enum Seat {
     Kept,
 }
 
+/// The number of a period, counted from the Unix epoch.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct PeriodIndex(u64);
+
+impl PeriodIndex {
+    /// The period of this length that contains `time`.
+    fn of(time: StoreTime, length: Millis) -> Self {
+        Self(time.since(StoreTime::ZERO) / length)
+    }
+
+    /// True if it ended `count` periods before `now` began.
+    fn has_ended(self, now: Self, count: u64) -> bool {
+        self.0 + count < now.0
+    }
+}
+
 /// Numbers by period.
 #[derive(Clone, Debug, Default)]
-struct Periods(BTreeMap<u64, u64>);
+struct Periods(BTreeMap<PeriodIndex, u64>);
 
 impl Periods {
-    fn add(&mut self, at: u64, number: u64) {
+    fn add(&mut self, at: PeriodIndex, number: u64) {
         if number > 0 {
             *self.0.entry(at).or_default() += number;
         }
@@ -78,10 +92,10 @@ impl Periods {
 
     /// Forgets the periods after `now`, and the ones that ended `count` periods ago. Returns the
     /// sum of the latter.
-    fn forget(&mut self, now: u64, count: u64) -> u64 {
+    fn forget(&mut self, now: PeriodIndex, count: u64) -> u64 {
         let mut ended = 0;
         self.0.retain(|at, number| {
-            let has_ended = *at + count < now;
+            let has_ended = at.has_ended(now, count);
             ended += if has_ended { *number } else { 0 };
             !has_ended && *at <= now
         });
@@ -121,14 +135,14 @@ pub(super) struct Seats {
     /// Users whose first request is in flight, as reported since the last step, and before it.
     entering: [u64; 2],
     /// The users for whom places are kept, and the second in which each took it.
-    holders: HashMap<u64, u64, RandomState>,
+    holders: HashMap<u64, UnixSecond, RandomState>,
 }
 
 impl Seats {
     /// Adds what a gateway reports at `now`.
     pub(super) fn report(&mut self, call: &RoomCall, now: StoreTime) {
         self.entering[0] += call.entering;
-        self.refused.add(now.as_unix_ms() / 1_000, call.turned_away);
+        self.refused.add(PeriodIndex::of(now, SECOND), call.turned_away);
     }
 
     /// Lets each of `holders` take a place at `now`, if one is free. `moved_at` is the time of the
@@ -139,8 +153,8 @@ impl Seats {
         now: StoreTime,
         moved_at: StoreTime,
     ) -> Vec<Seat> {
-        let second = now.as_unix_ms() / 1_000;
-        self.holders.retain(|_, at| *at + KNOWN_ELSEWHERE >= second);
+        let second = UnixSecond::of(now);
+        self.holders.retain(|_, at| at.after(KNOWN_ELSEWHERE) >= second);
         if now.since(moved_at) <= MAX_AGE {
             return holders.iter().map(|holder| self.claim_one(*holder, now)).collect();
         }
@@ -151,17 +165,17 @@ impl Seats {
     }
 
     fn claim_one(&mut self, holder: u64, now: StoreTime) -> Seat {
-        let second = now.as_unix_ms() / 1_000;
+        let (second, period) = (UnixSecond::of(now), PeriodIndex::of(now, SECOND));
         if self.holders.get(&holder).is_some_and(|at| *at <= second) {
             return Seat::Kept;
         }
         if self.free == 0 {
-            self.refused.add(second, 1);
+            self.refused.add(period, 1);
             return Seat::None;
         }
         self.free -= 1;
-        self.taken.add(second, 1);
-        self.came.add(self.period(now), 1);
+        self.taken.add(period, 1);
+        self.came.add(self.asking_period(now), 1);
         self.promised.subtract_oldest(ONE);
         self.holders.insert(holder, second);
         Seat::Taken
@@ -177,7 +191,8 @@ impl Seats {
     /// Begins a step. Returns the places of users who may not be active yet.
     pub(super) fn begin(&mut self, step: SeatStep) -> u64 {
         self.period_length = Millis::from_ms(step.ask.as_ms().div_ceil(PERIODS)).max(SHORTEST);
-        let (second, period) = (step.now.as_unix_ms() / 1_000, self.period(step.now));
+        let second = PeriodIndex::of(step.now, SECOND);
+        let period = self.asking_period(step.now);
         let span = (step.ask * MEMORY).max(SHORTEST);
         let (gap, span) = (step.gap.min(span).as_ms() as f64, span.as_ms() as f64);
         let decay = |average: u64| {
@@ -188,8 +203,8 @@ impl Seats {
             decay(self.average_passed) + self.passed.forget(period, PERIODS) * ONE;
         self.average_came = decay(self.average_came) + self.came.forget(period, PERIODS) * ONE;
         self.promised.forget(period, PERIODS);
-        self.refused.forget(second, ASKS_AGAIN);
-        self.taken.forget(second, KNOWN_ELSEWHERE);
+        self.refused.forget(second, TURN_RETRY / SECOND);
+        self.taken.forget(second, KNOWN_ELSEWHERE / SECOND);
         let entering = self.entering[0].max(self.entering[1]);
         self.entering = [0, self.entering[0]];
         self.taken.sum() + entering
@@ -208,14 +223,14 @@ impl Seats {
 
     /// Records that the frontier has passed `tickets` in the step at `now`.
     pub(super) fn pass(&mut self, tickets: u64, now: StoreTime) {
-        let period = self.period(now);
+        let period = self.asking_period(now);
         self.promised.add(period, (tickets as f64 * self.share() * ONE as f64).floor() as u64);
         self.passed.add(period, tickets);
     }
 
-    /// The period of the time within which users ask, counted from the Unix epoch.
-    fn period(&self, now: StoreTime) -> u64 {
-        now.since(StoreTime::ZERO) / self.period_length.max(SHORTEST)
+    /// The period at `now` of the time within which users ask.
+    fn asking_period(&self, now: StoreTime) -> PeriodIndex {
+        PeriodIndex::of(now, self.period_length.max(SHORTEST))
     }
 
     /// The number of users who are expected to ask for a place.
