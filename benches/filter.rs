@@ -17,6 +17,7 @@ use tidegate::{
     mix::mix64,
     secret::KeySecret,
     throttle::{Filter, Geometry, HashKeys, geometry::Sizing, payload},
+    time::Millis,
 };
 
 #[global_allocator]
@@ -36,7 +37,7 @@ fn main() {
     let is_measuring = std::env::args().any(|arg| arg == "--bench");
     let capacity: u64 = if is_measuring { 1_000_000 } else { 1_000 };
     let lookups = capacity * 2;
-    let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
+    let sizing = Sizing { capacity, false_positive: 0.001, memory: Millis::from_ms(30 * MINUTE) };
     let geometry = Geometry::new(&sizing).expect("a sizing");
     let hash_keys = HashKeys {
         token_secret: KeySecret(1, 2),

@@ -30,7 +30,7 @@ impl Gateways {
     /// Starts `count` throttles on `redis` and waits until all are loaded. They deny unknown
     /// tokens, so that a decision shows whether a token is active.
     pub(crate) fn start(count: usize, redis: &RedisServer, capacity: u64) -> Self {
-        let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * 60_000 };
+        let sizing = Sizing { capacity, false_positive: 0.001, memory: Millis::from_mins(30) };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 100, resume_below: 90 },
             mode: ThrottleMode::On,

@@ -22,6 +22,7 @@ use tidegate::{
             max_log_part, next_tick,
         },
     },
+    time::Millis,
 };
 use tokio::task::LocalSet;
 
@@ -34,7 +35,7 @@ const NEW_TOKENS: u64 = 1_000_000 / 60;
 const VALUE_LEN: usize = 2_695_675;
 
 /// Time for which Redis keeps a value.
-const TTL: Duration = Duration::from_mins(5);
+const TTL: Millis = Millis::from_mins(5);
 
 /// The counts of one measurement.
 #[derive(Default)]
@@ -109,7 +110,7 @@ impl Caller {
     }
 
     async fn tick(&mut self, count: u64) -> Result<(), tidegate::redis::RedisFailure> {
-        let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * 60_000 };
+        let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: Millis::from_mins(30) };
         let geometry = Geometry::new(&sizing).expect("a valid geometry");
         let minute = self.store.time().await?.now.periods_of(60_000);
         let logs = [

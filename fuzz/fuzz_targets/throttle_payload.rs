@@ -13,11 +13,12 @@ use tidegate::{
         geometry::{MAX_GROWTH, Sizing},
         payload::{decode, encode, max_len, resize},
     },
+    time::Millis,
 };
 
 fuzz_target!(|input: (u8, Vec<u8>)| {
     let (form, bytes) = input;
-    let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
+    let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: Millis::from_mins(1) };
     let geometry = Geometry::new(&sizing).expect("a sizing");
     let hash_keys = HashKeys { token_secret: KeySecret(1, 2), positions: [7; 32] };
     // A valid header, so that the decoder reads the data after it.

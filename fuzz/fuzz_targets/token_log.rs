@@ -6,7 +6,6 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use libfuzzer_sys::fuzz_target;
@@ -22,6 +21,7 @@ use tidegate::{
             PayloadVersion, ReadOutcome, ServerTime, SyncStats,
         },
     },
+    time::Millis,
 };
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
@@ -59,7 +59,7 @@ impl FilterStore for FuzzedStore {
         _: u64,
         _: Option<u64>,
         _: &[u8],
-        _: Duration,
+        _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         Ok(CommitOutcome::Conflict)
     }
@@ -100,7 +100,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 fuzz_target!(|input: Vec<(u8, Vec<(u64, Vec<u8>)>)>| {
-    let sizing = Sizing { capacity: 50, false_positive: 0.001, memory: 600_000 };
+    let sizing = Sizing { capacity: 50, false_positive: 0.001, memory: Millis::from_mins(10) };
     let geometry = Geometry::new(&sizing).expect("a sizing");
     let hash_keys = HashKeys { token_secret: KeySecret(1, 2), positions: [7; 32] };
     let filter = Filter::new(geometry, hash_keys, NOW);

@@ -15,6 +15,7 @@ use crate::secret::MIN_LEN;
 use crate::sensitive::{MASK, is_sensitive_name, is_sensitive_value, mask_forms, mask_url};
 use crate::snapshot::{OverrideTable, Snapshot};
 use crate::throttle::ThrottleSettings;
+use crate::time::Millis;
 
 /// The beginning of a line on a missing file, folder or secret. It is no note: the configuration is
 /// right, and may be for another machine.
@@ -300,7 +301,7 @@ fn print_missing_secrets_and_files(
 fn throttle_summary(throttle: &ThrottleSettings) -> String {
     let (watermarks, geometry) = (&throttle.watermarks, &throttle.geometry);
     let generations = geometry.complete_generations + 1;
-    let minutes = |millis: u64| format!("{}m", millis / 60_000);
+    let minutes = |length: Millis| format!("{}m", length / Millis::from_mins(1));
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let room = throttle.waiting_room.map_or(String::new(), |room| {
         format!(

@@ -16,7 +16,7 @@ use tidegate::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{MINUTE, hash};
+use crate::support::hash;
 
 /// The throttle of one gateway, whose control loop runs until it is dropped.
 pub(crate) struct RunningThrottle {
@@ -28,7 +28,8 @@ impl RunningThrottle {
     /// A loaded throttle for 1,000 tokens a minute, whose filters may become `max_growth` times as
     /// large. Needs a local set.
     pub(crate) async fn start(redis: &RedisServer, clock: &Clock, max_growth: u32) -> Self {
-        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * MINUTE };
+        let sizing =
+            Sizing { capacity: 1_000, false_positive: 0.001, memory: Millis::from_mins(30) };
         let geometry = Geometry::new(&sizing).expect("sizes that fit");
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },

@@ -20,6 +20,7 @@ use tidegate::{
             next_tick,
         },
     },
+    time::Millis,
 };
 
 use self::{
@@ -202,8 +203,7 @@ async fn single_minute_tick(
     };
     let Some(bits) = filter.export(index) else { return Ok(()) };
     let payload = payload::encode(geometry, filter.hash_keys(), &bits);
-    let _: CommitOutcome =
-        store.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
+    let _: CommitOutcome = store.commit(minute, expected, &payload, Millis::ZERO).await?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use tidegate::{
         redis::RedisFilterStore,
         sync::{FilterSync, SyncReport, SyncStats},
     },
+    time::Millis,
 };
 
 /// 2023, on a whole minute.
@@ -22,7 +23,7 @@ pub(crate) const MINUTE: u64 = 60_000;
 
 /// The geometry of filters for `capacity` tokens a minute over `minutes`.
 pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
-    let memory = minutes * MINUTE;
+    let memory = Millis::from_mins(minutes);
     Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).expect("sizes that fit")
 }
 

@@ -200,8 +200,8 @@ pub fn write_throttle_headers(
         fields.push(RESOURCE, POLICY);
     }
     if families.draft_11 {
-        let (limit, window) = (denied.max_active, denied.memory.div_ceil(1000));
-        let seconds_to_reset = denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1);
+        let (limit, window) = (denied.max_active, denied.memory.as_secs_rounded_up());
+        let seconds_to_reset = denied.reset_at.since(denied.now).as_secs_rounded_up().max(1);
         let policy = format!("\"{POLICY}\";q={limit};w={window}");
         fields.push(DRAFT_POLICY, policy);
         fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={seconds_to_reset}"));
@@ -337,7 +337,7 @@ pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     if let Some(waiting) = &denied.waiting {
         return waiting.retry_after.as_whole_secs();
     }
-    denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
+    denied.reset_at.since(denied.now).as_secs_rounded_up().max(1)
 }
 
 /// The reply of a route or an upstream that has a fixed response.

@@ -42,7 +42,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use self::{
     atomics::{AtomicEpoch, AtomicWord, Atomics, Native},
@@ -60,12 +60,12 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// Time for which a generation stays live beyond the configured time `memory`, in ms.
+/// Time for which a generation stays live beyond the configured time `memory`.
 ///
 /// The throttle's thread rotates the filters at least once a second; until then, tokens are
 /// recorded in the previous generation. They still stay active for the whole time `memory` if the
 /// rotation is late by less than this.
-pub const GRACE: u64 = 2_000;
+pub const GRACE: Millis = Millis::from_secs(2);
 
 /// Minimum number of positions from which the fill of a generation is estimated. Its standard
 /// deviation is 0.2 % of all positions.

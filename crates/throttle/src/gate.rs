@@ -5,7 +5,7 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use tidegate_base::mix::local_token;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_system::secret::KeySecret;
 
 use super::{
@@ -29,11 +29,11 @@ const REJECTED_MINUTES: u64 = 1;
 /// [`MAX_RETRY_SPREAD`].
 const RETRY_SPREAD_DIVISOR: u64 = 10;
 
-/// Minimum spread of retry times, in ms.
-const MIN_RETRY_SPREAD: u64 = 30_000;
+/// Minimum spread of retry times.
+const MIN_RETRY_SPREAD: Millis = Millis::from_secs(30);
 
-/// Maximum spread of retry times, in ms.
-const MAX_RETRY_SPREAD: u64 = 300_000;
+/// Maximum spread of retry times.
+const MAX_RETRY_SPREAD: Millis = Millis::from_mins(5);
 
 /// The reason why a caller is admitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,8 +73,8 @@ pub struct AdmissionDenied {
     pub max_active: u64,
     /// The estimated number of active users, reported as at least `max_active`.
     pub active: u64,
-    /// Time for which a token stays active after its last good response, in ms.
-    pub memory: u64,
+    /// Time for which a token stays active after its last good response.
+    pub memory: Millis,
     /// The current time, by the same clock as `reset_at`.
     pub now: StoreTime,
     /// The time at which the caller may be admitted. It differs between callers, to avoid a
@@ -167,7 +167,7 @@ impl AdmissionGate {
         let (status, settings) = (self.throttle.status.load(), self.throttle.settings.load());
         let memory = settings.sizing.memory;
         let spread = (memory / RETRY_SPREAD_DIVISOR).clamp(MIN_RETRY_SPREAD, MAX_RETRY_SPREAD);
-        let delay = (caller >> 16) % spread;
+        let delay = Millis::from_ms(caller >> 16) % spread;
         let now = now.saturating_add_signed(status.clock_offset);
         AdmissionDenied {
             reason,

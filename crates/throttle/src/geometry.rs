@@ -1,10 +1,10 @@
 //! Sizes of the filters, and the division of time into generations.
 
 use bloomfilter::Bloom;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
-/// In ms.
-const MINUTE: u64 = 60_000;
+/// The unit of [`Sizing::memory`] and of generations.
+pub(crate) const MINUTE: Millis = Millis::from_mins(1);
 
 /// Maximum number of complete generations. With the current one and the one that is being cleared,
 /// they take the 32 bits of a word.
@@ -38,9 +38,8 @@ pub struct Sizing {
     /// The share of unknown tokens that may be mistaken for active ones, over all live generations
     /// together; above 0, below 1.
     pub false_positive: f64,
-    /// Time for which a token stays active after its last good response, in ms: whole minutes;
-    /// above 0.
-    pub memory: u64,
+    /// Time for which a token stays active after its last good response: whole minutes; above 0.
+    pub memory: Millis,
 }
 
 /// The reason why no filters meet a [`Sizing`].
@@ -74,8 +73,8 @@ pub struct Geometry {
     pub growth: u32,
     /// Number of hashes, and so of positions, of a token; above 0.
     pub hashes: u32,
-    /// Duration of a generation in ms: whole minutes, above 0.
-    pub generation_length: u64,
+    /// Duration of a generation: whole minutes, above 0.
+    pub generation_length: Millis,
     /// Number of complete generations kept in addition to the current one; at most
     /// [`MAX_COMPLETE_GENERATIONS`].
     pub complete_generations: u32,
@@ -95,7 +94,7 @@ impl Geometry {
     ///
     /// [`SizingError`] if no filters meet `sizing`.
     pub fn new(sizing: &Sizing) -> Result<Self, SizingError> {
-        if sizing.capacity == 0 || sizing.memory == 0 {
+        if sizing.capacity == 0 || sizing.memory.is_zero() {
             return Err(SizingError::Zero);
         }
         let minutes = sizing.memory.div_ceil(MINUTE);
@@ -119,7 +118,7 @@ impl Geometry {
         if hashes > MAX_HASHES {
             return Err(SizingError::Rate);
         }
-        let generation_length = generation * MINUTE;
+        let generation_length = MINUTE * generation;
         Ok(Self { bits, growth: 1, hashes, generation_length, complete_generations })
     }
 
@@ -167,12 +166,12 @@ impl Geometry {
 
     /// The index of the generation of `now`, counted from the Unix epoch.
     pub fn index(&self, now: StoreTime) -> u64 {
-        now.periods_of(self.generation_length)
+        now.since(StoreTime::ZERO) / self.generation_length
     }
 
     /// The time at which the generation `index` starts.
     pub fn start_of(&self, index: u64) -> StoreTime {
-        StoreTime::from_unix_ms(index * self.generation_length)
+        StoreTime::ZERO + self.generation_length * index
     }
 
     /// The first minute of the generation `index`, counted from the Unix epoch.

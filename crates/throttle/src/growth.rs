@@ -1,6 +1,6 @@
 //! [`GrowthControl`]: decides from the fill of the generations when the filters grow and shrink.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::{Filter, payload};
 
@@ -48,7 +48,8 @@ impl GrowthControl {
             return Some(max_growth);
         }
         if free * 2.0 <= self.free && growth < max_growth {
-            let times = geometry.generation_length / now.saturating_sub(self.since).max(1);
+            let passed = now.since(self.since).max(Millis::MILLISECOND);
+            let times = geometry.generation_length / passed;
             let times = u32::try_from(times + 1).unwrap_or(u32::MAX).min(max_growth);
             let wanted = growth.saturating_mul(times.next_power_of_two().max(STEP));
             return Some(wanted.min(max_growth));

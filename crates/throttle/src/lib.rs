@@ -39,18 +39,19 @@
 //! A filter holds the tokens that were recorded in its live generations:
 //!
 //! ```
-//! use tidegate_system::clock::StoreTime;
+//! use tidegate_base::time::{Millis, StoreTime};
 //! use tidegate_system::secret::SharedSecret;
 //! use tidegate_throttle::{Filter, Geometry, HashKeys, geometry::Sizing};
 //!
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
-//! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
+//! let minutes = Millis::from_mins;
+//! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: minutes(30) };
 //! let hash_keys = HashKeys::of(&SharedSecret::from_namespace("example"));
 //! let filter = Filter::new(Geometry::new(&sizing)?, hash_keys, now);
 //! filter.record(0x5eed);
-//! filter.rotate(now + 29 * 60_000);
+//! filter.rotate(now + minutes(29));
 //! assert!(filter.contains(0x5eed) && !filter.contains(0xbad));
-//! filter.rotate(now + 32 * 60_000);
+//! filter.rotate(now + minutes(32));
 //! assert!(!filter.contains(0x5eed));
 //! # Ok::<(), tidegate_throttle::geometry::SizingError>(())
 //! ```
@@ -81,6 +82,13 @@ use std::sync::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub use self::{
+    filter::Filter,
+    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
+    geometry::Geometry,
+    hash_keys::HashKeys,
+    simulated::SimulatedThrottle,
+};
 use self::{
     estimate::Estimate,
     geometry::Sizing,
@@ -88,13 +96,6 @@ use self::{
     mode::{ThrottleMode, Watermarks},
     rejected::RejectedTokens,
     waiting_room::{RoomSettings, WaitingRoom},
-};
-pub use self::{
-    filter::Filter,
-    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
-    geometry::Geometry,
-    hash_keys::HashKeys,
-    simulated::SimulatedThrottle,
 };
 
 use tidegate_base::status::StatusSet;
@@ -387,7 +388,8 @@ mod tests {
 
     /// A throttle that starts above 10 active users, for the tests of this module.
     pub(crate) fn throttle(sharing: FilterSharing, now: StoreTime) -> Arc<Throttle> {
-        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
+        let sizing =
+            Sizing { capacity: 1_000, false_positive: 0.001, memory: Millis::from_mins(30) };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: ThrottleMode::Auto,

@@ -1,7 +1,7 @@
 //! Decides when to throttle: compares the number of active users with two watermarks, with
 //! hysteresis.
 
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 
 use super::estimate::Estimate;
 pub use tidegate_vocabulary::ThrottleMode;
@@ -10,8 +10,8 @@ pub use tidegate_vocabulary::ThrottleMode;
 pub const TRIGGER_TICKS: u32 = 3;
 
 /// Time for which the number of active users must stay below [`Watermarks::resume_below`] before
-/// throttling stops, in ms.
-pub const CALM_PERIOD: u64 = 60_000;
+/// throttling stops.
+pub const CALM_PERIOD: Millis = Millis::from_mins(1);
 
 /// The thresholds, in active users.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +50,7 @@ impl Hysteresis {
         let few = !estimate.saturated && estimate.tokens < watermarks.resume_below;
         self.ticks_above = if too_many { self.ticks_above.saturating_add(1) } else { 0 };
         self.calm_since = if few { Some(self.calm_since.unwrap_or(now)) } else { None };
-        let is_calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM_PERIOD);
+        let is_calm = self.calm_since.is_some_and(|since| now.since(since) >= CALM_PERIOD);
         let before = self.over_threshold;
         self.over_threshold = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
         // While `over_threshold` is false, only mode `on` denies, and a calm period does not end

@@ -3,6 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use ::redis::{Cmd, FromRedisValue, RedisError};
+use tidegate_base::time::Millis;
 use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef};
 use tidegate_system::clock::{Clock, StoreTime};
 
@@ -23,7 +24,7 @@ const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 
 /// Time for which Redis keeps a log of new tokens after the last one. Gateways read it for two
 /// minutes.
-const LOG_TTL: Duration = Duration::from_secs(130);
+const LOG_TTL: Millis = Millis::from_secs(130);
 
 /// The filters of one throttle in Redis, under the keys `NAMESPACE:{NAME}:MINUTE`, and the logs of
 /// new tokens, under `NAMESPACE:{NAME}:MINUTE:log:SENT:GROUP` (see [`LogId`]). The braces are a
@@ -140,7 +141,8 @@ impl RedisFilterStore {
         let command = ::redis::cmd("TIME");
         let reply = self.timed(command.query_async(&mut connection)).await;
         let (seconds, micros): (u64, u64) = self.check_connection(reply)?;
-        Ok(StoreTime::from_unix_ms(seconds.saturating_mul(1_000)).saturating_add(micros / 1_000))
+        let fraction = Millis::from_duration(Duration::from_micros(micros));
+        Ok(StoreTime::ZERO.after(Millis::from_secs(seconds)).after(fraction))
     }
 
     /// Waits for a reply within the timeout, and classifies its error.
@@ -214,7 +216,7 @@ impl FilterStore for RedisFilterStore {
         minute: u64,
         expected: Option<u64>,
         payload: &[u8],
-        ttl: Duration,
+        ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
@@ -223,7 +225,7 @@ impl FilterStore for RedisFilterStore {
                 |store| &store.commit,
                 &[key],
                 |command| {
-                    command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_secs()).arg(manual);
+                    command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_whole_secs()).arg(manual);
                 },
             )
             .await?;
@@ -269,7 +271,7 @@ impl FilterStore for RedisFilterStore {
                 |store| &store.append_log,
                 &[key],
                 |command| {
-                    command.arg(tokens).arg(max_len).arg(LOG_TTL.as_secs());
+                    command.arg(tokens).arg(max_len).arg(LOG_TTL.as_whole_secs());
                 },
             )
             .await?;

@@ -70,7 +70,8 @@ mod tests {
 
     /// A throttle that admits ten active users.
     fn simulated() -> SimulatedThrottle {
-        let sizing = Sizing { capacity: 5_000, false_positive: 0.001, memory: 60_000 };
+        let sizing =
+            Sizing { capacity: 5_000, false_positive: 0.001, memory: Millis::from_mins(1) };
         let settings = ThrottleSettings {
             watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: ThrottleMode::Auto,

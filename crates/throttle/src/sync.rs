@@ -80,7 +80,7 @@ pub use self::{
     stats::SyncStats,
     token_log::{LogId, LogOffset, LogPart, max_len as max_log_part, max_log_len},
 };
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use self::{
@@ -94,21 +94,22 @@ use super::Filter;
 /// reads. Without changes there are three: the time, the logs, and one generation.
 pub const MAX_CALLS_PER_TICK: usize = 1 + 3 + 1 + 2 * MAX_COMMITS + CATCH_UP_READS;
 
-/// Mean interval between the starts of two ticks, in ms.
-const TICK_INTERVAL: u64 = 1_000;
+/// Mean interval between the starts of two ticks.
+const TICK_INTERVAL: Millis = Millis::from_secs(1);
 
-/// The largest difference of an interval from [`TICK_INTERVAL`], in ms.
-const TICK_JITTER: u64 = 200;
+/// The largest difference of an interval from [`TICK_INTERVAL`].
+const TICK_JITTER: Millis = Millis::from_ms(200);
 
-/// Interval between the starts of two ticks while the store cannot be reached, in ms. Most wait
-/// longer, for a probe.
-const RETRY_INTERVAL: u64 = 250;
+/// Interval between the starts of two ticks while the store cannot be reached. Most wait longer,
+/// for a probe.
+const RETRY_INTERVAL: Millis = Millis::from_ms(250);
 
 /// The start of the tick after one that started at `started`. `random`, 32 new random bits for each
 /// tick, makes one interval longer than another: gateways with a fixed phase would conflict in
 /// every tick or in none.
 pub fn next_tick(started: StoreTime, random: u32) -> StoreTime {
-    let jitter = (u64::from(random) * (2 * TICK_JITTER + 1)) >> 32;
+    let span = TICK_JITTER * 2 + Millis::MILLISECOND;
+    let jitter = Millis::from_ms((u64::from(random) * span.as_ms()) >> 32);
     started + TICK_INTERVAL - TICK_JITTER + jitter
 }
 

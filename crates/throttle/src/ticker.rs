@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 mod resize;
 mod room;
 
+use tidegate_base::time::Millis;
 use tidegate_redis::RedisFailure;
 use tidegate_system::clock::{Clock, StoreTime, Uptime};
 
@@ -210,7 +211,7 @@ impl Ticker {
     fn set_clock_offset(&mut self, clock_offset: i64) {
         let before = self.clock_offset.replace(clock_offset).unwrap_or(clock_offset);
         let generation = self.filter().geometry().generation_length;
-        if before.abs_diff(clock_offset) > generation {
+        if before.abs_diff(clock_offset) > generation.as_ms() {
             tracing::warn!(
                 by_ms = clock_offset - before,
                 "clock step detected: Redis' clock or this machine's was set"
@@ -228,13 +229,13 @@ impl Ticker {
         }
         let (now, uptime) = (self.clock.store_time(), self.clock.uptime());
         let Some((then, since)) = self.last_reading.replace((now, uptime)) else { return };
-        let passed = uptime.saturating_sub(since).as_millis() as u64;
+        let passed = Millis::from_duration(uptime.saturating_sub(since));
         self.apply_clock_step(now.ms_since(then + passed));
     }
 
     /// Handles a step of this machine's clock by `step` ms, negative if it was set back.
     fn apply_clock_step(&mut self, step: i64) {
-        if step.unsigned_abs() <= self.filter().geometry().generation_length {
+        if step.unsigned_abs() <= self.filter().geometry().generation_length.as_ms() {
             return;
         }
         tracing::warn!(by_ms = step, "clock step detected: this machine's clock was set");

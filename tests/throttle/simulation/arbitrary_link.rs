@@ -1,6 +1,6 @@
 //! A link with arbitrary replies, which lose no token.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use testkit::random::SplitMix64;
 use tidegate::{
@@ -14,6 +14,7 @@ use tidegate::{
             MAX_CALLS_PER_TICK, PayloadVersion, ReadOutcome, ServerTime, SyncStats,
         },
     },
+    time::Millis,
 };
 
 use super::{
@@ -93,7 +94,7 @@ impl FilterStore for ArbitraryLink {
         _minute: u64,
         _expected: Option<u64>,
         _payload: &[u8],
-        _ttl: Duration,
+        _ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         self.calls += 1;
         Ok(match self.rng.below(4) {

@@ -3,7 +3,6 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    time::Duration,
 };
 
 use testkit::random::SplitMix64;
@@ -17,6 +16,7 @@ use tidegate::{
             ReadOutcome, ServerTime,
         },
     },
+    time::Millis,
 };
 
 use super::virtual_time::VirtualTime;
@@ -236,7 +236,7 @@ impl FilterStore for FakeLink<'_> {
         minute: u64,
         expected: Option<u64>,
         payload: &[u8],
-        _ttl: Duration,
+        _ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         self.store.time.sleep(self.store.work.get().pack).await;
         self.call(|link| {

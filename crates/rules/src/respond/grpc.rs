@@ -134,6 +134,7 @@ mod tests {
     use std::io;
 
     use http::Method;
+    use tidegate_base::time::Millis;
     use tidegate_http1::DescriptionError;
     use tidegate_system::clock::StoreTime;
     use tidegate_throttle::{AdmissionDenied, DenyReason};
@@ -200,7 +201,7 @@ mod tests {
             reason: DenyReason::Unknown,
             max_active: 10,
             active: 12,
-            memory: 60_000,
+            memory: Millis::from_mins(1),
             now: StoreTime::from_unix_ms(1_000),
             reset_at: StoreTime::from_unix_ms(3_500),
             waiting: None,

@@ -14,9 +14,6 @@ use super::error_bodies::{ErrorBody, waiting_page};
 use super::priorities;
 use super::section::Section;
 
-/// One minute, in ms.
-const MINUTE: u64 = 60_000;
-
 /// What clients see of the waiting room.
 #[derive(Debug)]
 pub struct WaitingRoomRules {
@@ -187,8 +184,8 @@ fn watermarks(section: &Section<'_>, configured: &config::ThrottleConfig) -> Wat
 }
 
 fn sizing(section: &Section<'_>, configured: &config::ThrottleConfig) -> Option<Sizing> {
-    let memory = configured.memory.millis();
-    let is_whole = memory.is_multiple_of(MINUTE);
+    let memory = Millis::from_ms(configured.memory.millis());
+    let is_whole = (memory % Millis::from_mins(1)).is_zero();
     let what = format!("`{}`", configured.memory);
     section.at("memory").ensure(is_whole, &what, "whole minutes, from 1m to 720h");
     let (capacity, false_positive) = (configured.capacity_or_default(), configured.false_positive);
@@ -239,6 +236,7 @@ fn max_memory(
 #[cfg(test)]
 mod tests {
     use tidegate_base::status::StatusSet;
+    use tidegate_base::time::Millis;
     use tidegate_config as config;
     use tidegate_throttle::mode::{ThrottleMode, Watermarks};
 
@@ -272,7 +270,7 @@ routes:
         );
         assert_eq!(
             (settings.geometry.complete_generations, settings.geometry.generation_length),
-            (30, 60_000)
+            (30, Millis::from_mins(1))
         );
         for (max_active, capacity, kib) in
             [(1, 10_000, 840), (5_000, 10_000, 840), (500_000, 1_000_000, 84_078)]
@@ -288,7 +286,7 @@ routes:
             assert_eq!(settings.watermarks.resume_below, resume_below, "{max_active}");
         }
         let long = compile("max_active: 100, memory: 24h, capacity: 1000").unwrap();
-        assert_eq!(long.throttle.unwrap().geometry.generation_length, 48 * 60_000);
+        assert_eq!(long.throttle.unwrap().geometry.generation_length, Millis::from_mins(48));
         assert!(
             compile("max_active: 100, mode: 'off'").unwrap().throttle.unwrap().mode
                 == ThrottleMode::Off

@@ -1,4 +1,4 @@
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_system::secret::KeySecret;
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::{Filter, HashKeys, geometry::Sizing};
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 fn sized(capacity: u64, false_positive: f64) -> Geometry {
-    Geometry::new(&Sizing { capacity, false_positive, memory: 30 * 60_000 }).unwrap()
+    Geometry::new(&Sizing { capacity, false_positive, memory: Millis::from_mins(30) }).unwrap()
 }
 
 /// The estimate for `tokens` distinct tokens, each recorded in one to three of the minutes.
@@ -16,7 +16,7 @@ fn estimate_of(geometry: Geometry, run: u64, tokens: u64) -> Estimate {
     let filter =
         Filter::new(geometry, HashKeys { token_secret: KeySecret(1, 2), positions }, START);
     for minute in 0..6 {
-        filter.rotate(START + minute * 60_000);
+        filter.rotate(START + Millis::from_mins(minute));
         for token in (0..tokens).filter(|token| [token % 6, token % 5, 3].contains(&minute)) {
             filter.record(token << 20 | run);
         }
@@ -74,7 +74,7 @@ fn empty_filters_estimate_zero_and_full_ones_are_saturated() {
         bits: 8,
         growth: 1,
         hashes: 3,
-        generation_length: 60_000,
+        generation_length: Millis::from_mins(1),
         complete_generations: 1,
     };
     assert_eq!(max_countable(&small), 0);

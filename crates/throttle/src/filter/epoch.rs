@@ -19,7 +19,7 @@ impl Epoch {
     pub(super) fn at(geometry: &Geometry, now: StoreTime) -> Self {
         // Enough for 8,000 years of minutes.
         let current = geometry.index(now).min(u64::from(u32::MAX));
-        let in_grace = now.saturating_sub(geometry.start_of(current)) < GRACE;
+        let in_grace = now.since(geometry.start_of(current)) < GRACE;
         let back = u64::from(geometry.complete_generations) + u64::from(in_grace);
         Self { oldest: current.saturating_sub(back.min(31)), current }
     }

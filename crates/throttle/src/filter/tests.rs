@@ -13,12 +13,12 @@ use crate::{geometry::Sizing, payload};
 mod interleavings;
 mod memory;
 
-const MINUTE: u64 = 60_000;
+const MINUTE: Millis = Millis::from_mins(1);
 /// On a minute boundary.
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometry {
-    Geometry::new(&Sizing { capacity, false_positive, memory: minutes * MINUTE }).unwrap()
+    Geometry::new(&Sizing { capacity, false_positive, memory: MINUTE * minutes }).unwrap()
 }
 
 pub(super) fn hash_keys(number: u8) -> HashKeys {
@@ -69,7 +69,7 @@ fn the_false_positive_rate_is_as_configured() {
         let filter = Filter::new(geometry, hash_keys(3), START);
         let mut token = 0;
         for minute in 0..=minutes {
-            filter.rotate(START + minute * MINUTE + GRACE);
+            filter.rotate(START + MINUTE * minute + GRACE);
             for _ in 0..capacity {
                 token += 1;
                 filter.record(token);
@@ -139,26 +139,26 @@ fn a_slot_is_cleared_within_twenty_steps() {
     let filter = Filter::new(sized(100, 0.01, 30), hash_keys(6), START);
     (0..100).for_each(|token| assert!(filter.record(token)));
     let has_bits = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
-    filter.rotate(START + 30 * MINUTE);
-    filter.rotate(START + 31 * MINUTE + GRACE - 1);
+    filter.rotate(START + MINUTE * 30);
+    filter.rotate(START + MINUTE * 31 + GRACE - 1);
     assert!(filter.contains(1));
     for second in 0..20 {
         assert!(has_bits(&filter));
-        filter.rotate(START + 31 * MINUTE + GRACE + second * 1_000);
+        filter.rotate(START + MINUTE * 31 + GRACE + second * 1_000);
         assert!(!filter.contains(1));
     }
     assert!(!has_bits(&filter));
     // These generations are empty: nothing is swept.
     for minute in 32..70 {
-        filter.rotate(START + minute * MINUTE);
+        filter.rotate(START + MINUTE * minute);
         assert_eq!(filter.sweep.lock().uncleared(), 0);
     }
     filter.record(1);
-    filter.rotate(START + 70 * MINUTE);
-    filter.rotate(START + 10_000 * MINUTE);
+    filter.rotate(START + MINUTE * 70);
+    filter.rotate(START + MINUTE * 10_000);
     assert!(!filter.contains(1));
     filter.rotate(START);
-    assert_eq!(*filter.live_generations().end(), START.periods_of(MINUTE) + 10_000);
+    assert_eq!(*filter.live_generations().end(), START.periods_of(MINUTE.as_ms()) + 10_000);
     filter.rotate(StoreTime::MAX);
     assert_eq!(filter.live_generations(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
 }
@@ -167,14 +167,14 @@ fn a_slot_is_cleared_within_twenty_steps() {
 #[test]
 fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     let filter = Filter::new(sized(100, 0.01, 1), hash_keys(7), START);
-    filter.rotate(START + 10 * MINUTE);
-    let slot = Filter::<Native>::slot_mask(START.periods_of(MINUTE));
+    filter.rotate(START + MINUTE * 10);
+    let slot = Filter::<Native>::slot_mask(START.periods_of(MINUTE.as_ms()));
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
     filter.changed.fetch_or(slot, Release);
     assert!(!filter.contains(1));
-    (11..32).for_each(|minute| filter.rotate(START + minute * MINUTE));
+    (11..32).for_each(|minute| filter.rotate(START + MINUTE * minute));
     assert!(!filter.contains(1));
-    filter.rotate(START + 32 * MINUTE);
+    filter.rotate(START + MINUTE * 32);
     assert!(!filter.contains(1));
     assert_eq!(filter.occupied(), 0);
 }
@@ -188,19 +188,19 @@ fn newcomers_are_the_tokens_that_others_may_not_know() {
     let first = geometry.index(START);
     let mut sent = Vec::new();
     for minute in [0, 0, 1, 16, 31, 47, 48] {
-        filter.rotate(START + minute * MINUTE);
+        filter.rotate(START + MINUTE * minute);
         filter.record(7);
         sent.push(filter.take_newcomers(first + minute).len());
     }
     assert_eq!(sent, [1, 0, 0, 0, 0, 1, 0]);
     filter.record(8);
-    filter.rotate(START + 49 * MINUTE);
+    filter.rotate(START + MINUTE * 49);
     filter.record(9);
     assert_eq!(filter.take_newcomers(first + 47), [0; 0], "neither current nor previous");
     assert_eq!(filter.take_newcomers(first + 48), [8], "of the previous generation");
     assert_eq!(filter.take_newcomers(first + 49), [9]);
     filter.record(10);
-    filter.rotate(START + 51 * MINUTE);
+    filter.rotate(START + MINUTE * 51);
     assert_eq!(filter.take_newcomers(first + 51), [0; 0], "10 is two generations old");
 }
 
@@ -209,7 +209,7 @@ fn with_a_memory_of_a_minute_all_tokens_are_newcomers() {
     let geometry = sized(100, 0.001, 1);
     let filter = Filter::new(geometry, hash_keys(1), START);
     for minute in 0..3 {
-        filter.rotate(START + minute * MINUTE);
+        filter.rotate(START + MINUTE * minute);
         filter.record(7);
         assert_eq!(filter.take_newcomers(geometry.index(START) + minute), [7]);
     }
@@ -229,9 +229,9 @@ proptest! {
         let [ours, theirs] = [(); 2].map(|()| Filter::new(geometry, hash_keys(1), START));
         for minute in 0..5 {
             for filter in [&ours, &theirs] {
-                filter.rotate(START + minute * MINUTE);
+                filter.rotate(START + MINUTE * minute);
             }
-            let index = geometry.index(START + minute * MINUTE);
+            let index = geometry.index(START + MINUTE * minute);
             let tokens: Vec<u64> =
                 recorded.iter().filter(|(at, _)| *at == minute).map(|(_, token)| *token).collect();
             let new = tokens.iter().filter(|token| theirs.record(**token)).count();

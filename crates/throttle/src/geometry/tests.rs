@@ -12,7 +12,7 @@ fn sizing() -> impl Strategy<Value = Sizing> {
         Just(5e-324),
         Just(1.0 - f64::EPSILON / 2.0),
     ];
-    let memory = prop_oneof![1..=30_u64, 1..=30 * 24 * 60_u64].prop_map(|minutes| minutes * MINUTE);
+    let memory = prop_oneof![1..=30_u64, 1..=30 * 24 * 60_u64].prop_map(Millis::from_mins);
     (capacity, false_positive, memory).prop_map(|(capacity, false_positive, memory)| Sizing {
         capacity,
         false_positive,
@@ -27,25 +27,25 @@ proptest! {
     fn every_sizing_has_a_geometry_or_an_error(sizing in sizing()) {
         let Ok(geometry) = Geometry::new(&sizing) else {
             let error = Geometry::new(&sizing).unwrap_err();
-            let large = sizing.capacity as f64 * sizing.memory as f64 > 1e13;
+            let large = sizing.capacity as f64 * sizing.memory.as_secs_f64() > 1e10;
             prop_assert!(sizing.false_positive < 1e-15 || large, "{error}");
             return Ok(());
         };
         prop_assert!(geometry.bits >= 8 && geometry.bits.is_multiple_of(8));
         prop_assert!((1..=MAX_HASHES).contains(&geometry.hashes));
         prop_assert!((1..=MAX_COMPLETE_GENERATIONS).contains(&geometry.complete_generations));
-        prop_assert!(geometry.generation_length > 0 && geometry.generation_length.is_multiple_of(MINUTE));
+        prop_assert!(!geometry.generation_length.is_zero() && (geometry.generation_length % MINUTE).is_zero());
         prop_assert_eq!(geometry.bytes(), geometry.bits as u64 * 4);
         // The generations are as short as 30 of them allow, and cover the memory.
-        let remembered = u64::from(geometry.complete_generations) * geometry.generation_length;
+        let remembered = geometry.generation_length * geometry.complete_generations.into();
         prop_assert!(remembered >= sizing.memory);
         prop_assert!(remembered - sizing.memory < geometry.generation_length);
-        if sizing.memory <= 30 * MINUTE {
+        if sizing.memory <= MINUTE * 30 {
             prop_assert_eq!(geometry.generation_length, MINUTE);
             prop_assert_eq!(remembered, sizing.memory);
         }
         let index = geometry.index(StoreTime::from_unix_ms(1_700_000_040_123));
-        prop_assert_eq!(geometry.index(StoreTime::from_unix_ms(geometry.minute(index) * MINUTE)), index);
+        prop_assert_eq!(geometry.index(StoreTime::ZERO + MINUTE * geometry.minute(index)), index);
         prop_assert!(max_countable(&geometry) < u64::MAX);
     }
 
@@ -55,9 +55,9 @@ proptest! {
         false_positive in prop_oneof![0.000_1..0.999_f64, 0.000_1..0.02],
         minutes in 1..=60_u64,
     ) {
-        let sizing = Sizing { capacity, false_positive, memory: minutes * MINUTE };
+        let sizing = Sizing { capacity, false_positive, memory: MINUTE * minutes };
         let geometry = Geometry::new(&sizing).unwrap();
-        let tokens = (capacity * geometry.generation_length / MINUTE) as usize;
+        let tokens = (capacity * (geometry.generation_length / MINUTE)) as usize;
         let live = f64::from(geometry.complete_generations + 1);
         let rate = 1.0 - (1.0 - false_positive).powf(1.0 / live);
         // The rate is computed differently and may round to another byte.
@@ -71,21 +71,21 @@ proptest! {
 
 #[test]
 fn impossible_sizings_are_rejected_with_their_reason() {
-    let good = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * MINUTE };
-    for sizing in [Sizing { capacity: 0, ..good }, Sizing { memory: 0, ..good }] {
+    let good = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: MINUTE * 30 };
+    for sizing in [Sizing { capacity: 0, ..good }, Sizing { memory: Millis::ZERO, ..good }] {
         assert_eq!(Geometry::new(&sizing), Err(SizingError::Zero));
     }
     for false_positive in [0.0, -0.1, 1.0, 1.5, f64::NAN, f64::INFINITY, 1e-30] {
         assert_eq!(Geometry::new(&Sizing { false_positive, ..good }), Err(SizingError::Rate));
     }
-    let large = Sizing { capacity: u64::MAX, memory: u64::MAX, ..good };
+    let large = Sizing { capacity: u64::MAX, memory: Millis::MAX, ..good };
     let Err(SizingError::TooLarge(bytes)) = Geometry::new(&large) else { panic!("it fits") };
     assert!(bytes > 1e15);
 }
 
 #[test]
 fn default_settings_have_the_documented_size() {
-    let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * MINUTE };
+    let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: MINUTE * 30 };
     let geometry = Geometry::new(&sizing).unwrap();
     assert_eq!(
         (geometry.bytes() / 1_000_000, geometry.hashes, geometry.complete_generations),
@@ -93,6 +93,6 @@ fn default_settings_have_the_documented_size() {
     );
     let coarse = Geometry::new(&Sizing { false_positive: 0.01, ..sizing }).unwrap();
     assert_eq!(coarse.bytes() / 1_000_000, 66);
-    let long = Geometry::new(&Sizing { memory: 31 * MINUTE, ..sizing }).unwrap();
-    assert_eq!((long.generation_length, long.complete_generations), (2 * MINUTE, 16));
+    let long = Geometry::new(&Sizing { memory: MINUTE * 31, ..sizing }).unwrap();
+    assert_eq!((long.generation_length, long.complete_generations), (MINUTE * 2, 16));
 }

@@ -6,7 +6,7 @@ use crate::{
     geometry::{Geometry, MAX_GROWTH, Sizing},
 };
 
-const MINUTE: u64 = 60_000;
+const MINUTE: Millis = Millis::from_mins(1);
 /// On a minute boundary.
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 const CAPACITY: u64 = 1_000;
@@ -86,7 +86,7 @@ fn filters_shrink_once_all_generations_have_few_tokens() {
     assert_eq!(grown.tick(MAX_GROWTH), Some(4));
     // The minute of the many tokens is live during the next one.
     for (minute, shrunk) in [(1, None), (2, Some(1))] {
-        grown.filter.rotate(START + minute * MINUTE + super::super::filter::GRACE);
+        grown.filter.rotate(START + MINUTE * minute + super::super::filter::GRACE);
         grown.record(CAPACITY / 5);
         assert_eq!(grown.tick(MAX_GROWTH), shrunk, "{minute}");
     }

@@ -1,6 +1,6 @@
 use bloomfilter::Bloom;
 use proptest::prelude::*;
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_system::secret::KeySecret;
 
 use super::*;
@@ -9,7 +9,8 @@ use crate::{Filter, geometry::Sizing};
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_040_000);
 
 fn geometry() -> Geometry {
-    Geometry::new(&Sizing { capacity: 500, false_positive: 0.001, memory: 30 * 60_000 }).unwrap()
+    Geometry::new(&Sizing { capacity: 500, false_positive: 0.001, memory: Millis::from_mins(30) })
+        .unwrap()
 }
 
 fn hash_keys() -> HashKeys {

@@ -1,8 +1,6 @@
 //! The interface to the shared store, so that the protocol can be tested without Redis.
 
-use std::time::Duration;
-
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use super::token_log::{LogId, LogOffset, LogPart};
@@ -43,7 +41,7 @@ pub trait FilterStore {
         minute: u64,
         expected: Option<u64>,
         payload: &[u8],
-        ttl: Duration,
+        ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure>;
 
     /// Reads what follows the offsets in logs of new tokens: a part for each log, and of each the

@@ -8,10 +8,7 @@ use super::{
     filter_store::{AppendOutcome, FilterStore},
     token_log::{LogId, Unsent, group, max_len, max_log_len},
 };
-use crate::Filter;
-
-/// In ms.
-const MINUTE: u64 = 60_000;
+use crate::{Filter, geometry::MINUTE};
 
 impl FilterSync {
     /// Learns the new tokens of other gateways, then sends those of this one.
@@ -32,7 +29,7 @@ impl FilterSync {
         self.log.drop_before(recent[0]);
         self.receive_tokens(filter, store, now).await?;
         for generation in recent {
-            let log = log_id(filter, generation, now.periods_of(MINUTE));
+            let log = log_id(filter, generation, now.since(StoreTime::ZERO) / MINUTE);
             let tokens = self.log.unsent(generation, max_len(geometry));
             if tokens.is_empty() || self.log.is_full(log) {
                 continue;
@@ -59,7 +56,7 @@ impl FilterSync {
         let is_behind = !self.loaded || self.has_unread_generations();
         let geometry = filter.geometry();
         let most = if is_behind { max_log_len(geometry) } else { max_len(geometry) };
-        let minute = now.periods_of(MINUTE);
+        let minute = now.since(StoreTime::ZERO) / MINUTE;
         let recent = recent_generations(filter);
         let logs = recent.into_iter().flat_map(|generation| {
             [minute.saturating_sub(1), minute].map(|sent| log_id(filter, generation, sent))

@@ -1,8 +1,6 @@
 //! The part of a tick that writes generations whose payloads in Redis lack bits.
 
-use std::time::Duration;
-
-use tidegate_base::time::StoreTime;
+use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use super::{
@@ -18,12 +16,12 @@ use crate::{
 /// several MB long.
 pub(super) const MAX_COMMITS: usize = 4;
 
-/// Age of the current generation in Redis, in ms, from which a gateway that seldom writes replaces
-/// it: a gateway that starts then needs no older logs.
-const CURRENT_AGE: u64 = 30_000;
+/// Age of the current generation in Redis from which a gateway that seldom writes replaces it: a
+/// gateway that starts then needs no older logs.
+const CURRENT_AGE: Millis = Millis::from_secs(30);
 
 /// Time for which Redis keeps a payload after its generation has expired.
-const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
+const EXPIRY_MARGIN: Millis = Millis::from_mins(10);
 
 impl FilterSync {
     /// Synchronizes dirty generations.
@@ -63,7 +61,7 @@ impl FilterSync {
             ReadOutcome::Unusable(PayloadError::TooLong, version) => version,
             _ => None,
         };
-        let is_young = |at: u64| now.as_unix_ms().abs_diff(at) < CURRENT_AGE;
+        let is_young = |at: u64| now.as_unix_ms().abs_diff(at) < CURRENT_AGE.as_ms();
         Ok(version.is_some_and(|version| is_young(version.timestamp)))
     }
 
@@ -125,9 +123,9 @@ impl FilterSync {
 
 /// Time for which Redis keeps a payload after a commit: the time for which its generation is live,
 /// and [`EXPIRY_MARGIN`].
-fn expiry(geometry: &Geometry) -> Duration {
+fn expiry(geometry: &Geometry) -> Millis {
     let live = geometry.generation_length * (u64::from(geometry.complete_generations) + 1);
-    Duration::from_millis(live) + EXPIRY_MARGIN
+    live + EXPIRY_MARGIN
 }
 
 #[cfg(test)]
@@ -140,9 +138,9 @@ mod tests {
             bits: 8,
             growth: 1,
             hashes: 1,
-            generation_length: 1_200_000,
+            generation_length: Millis::from_mins(20),
             complete_generations: 30,
         };
-        assert_eq!(expiry(&geometry), Duration::from_mins(31 * 20 + 10));
+        assert_eq!(expiry(&geometry), Millis::from_mins(31 * 20 + 10));
     }
 }

@@ -1,7 +1,5 @@
 //! The waiting room in the control loop of a throttle.
 
-use tidegate_base::time::Millis;
-
 use super::{Ticker, estimate::Estimate};
 use crate::{
     mode::ThrottleMode,
@@ -26,8 +24,7 @@ impl Ticker {
         let max_active = settings.watermarks.max_active;
         let tokens = if estimate.saturated { max_active } else { estimate.tokens };
         let active = Some(tokens).filter(|_| standing != Standing::Silent);
-        let memory = Millis::from_ms(settings.sizing.memory);
-        let head_start = settings.head_start;
+        let (memory, head_start) = (settings.sizing.memory, settings.head_start);
         let tick = RoomTick { now, standing, active, max_active, memory, head_start };
         let outcome = room.tick(tick).await;
         // `RoomTicker` has counted a failure; the room continues alone.

@@ -15,7 +15,7 @@ mod partition;
 mod resize;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
-const MINUTE: u64 = 60_000;
+const MINUTE: Millis = Millis::from_mins(1);
 /// In ms, as a step of a clock.
 const TWO_HOURS: i64 = 7_200_000;
 
@@ -52,7 +52,7 @@ impl FilterStore for ClockStore {
         _: u64,
         _: Option<u64>,
         _: &[u8],
-        _: Duration,
+        _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         Ok(CommitOutcome::Committed(1))
     }
@@ -105,15 +105,15 @@ async fn a_large_forward_step_of_the_clock_suspends_denials() {
     let (throttle, mut store) = start_throttling(&clock).await;
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     // Only this machine's clock steps: the filters are rotated by it before Redis' time is read.
-    clock.set(NOW + 120 * MINUTE);
+    clock.set(NOW + MINUTE * 120);
     store.clock_offset = -TWO_HOURS;
     ticker.tick(Some(&mut store)).await;
     assert!(!throttle.filter.load().contains(1), "rotated out");
     assert!(!throttle.status().is_throttling(), "denials are suspended");
-    clock.set(NOW + 180 * MINUTE);
+    clock.set(NOW + MINUTE * 180);
     ticker.tick(Some(&mut store)).await;
     assert!(!throttle.status().is_throttling(), "the filters are still an hour ahead");
-    clock.set(NOW + 272 * MINUTE);
+    clock.set(NOW + MINUTE * 272);
     ticker.tick(Some(&mut store)).await;
     assert!(throttle.status().is_throttling());
 }
@@ -123,7 +123,7 @@ async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
     let clock = Clock::manual(NOW);
     let (throttle, mut store) = start_throttling(&clock).await;
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
-    clock.set(NOW + 120 * MINUTE);
+    clock.set(NOW + MINUTE * 120);
     ticker.apply_clock_step(TWO_HOURS);
     store.clock_offset = -TWO_HOURS;
     ticker.tick(Some(&mut store)).await;
@@ -138,14 +138,14 @@ async fn a_clock_step_without_redis_suspends_denials() {
     let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.status().is_throttling());
-    clock.set(NOW + 120 * MINUTE);
+    clock.set(NOW + MINUTE * 120);
     ticker.apply_clock_step(900);
     assert!(throttle.status().is_throttling(), "a step of less than a generation is ignored");
     ticker.apply_clock_step(TWO_HOURS);
     assert!(!throttle.status().is_throttling(), "before the next tick");
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(!throttle.status().is_throttling());
-    clock.set(NOW + 152 * MINUTE);
+    clock.set(NOW + MINUTE * 152);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.status().is_throttling());
 }

@@ -50,7 +50,7 @@ const SMALL: Geometry =
     Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
-const FIRST: u64 = START.periods_of(MINUTE);
+const FIRST: u64 = START.periods_of(MINUTE.as_ms());
 
 fn small() -> Arc<Filter<LoomAtomics>> {
     Arc::new(Filter::with_atomics(SMALL, hash_keys(1), START))
@@ -80,9 +80,9 @@ fn a_token_recorded_during_rotation_is_held_for_its_memory() {
         filter.rotate(START + MINUTE);
         join(recorder);
         assert!(filter.contains(7));
-        filter.rotate(START + 31 * MINUTE + GRACE - 1);
+        filter.rotate(START + MINUTE * 31 + GRACE - 1);
         assert!(filter.contains(7), "30 minutes after the boundary, by a late clock");
-        filter.rotate(START + 32 * MINUTE + GRACE);
+        filter.rotate(START + MINUTE * 32 + GRACE);
         assert!(!filter.contains(7));
     });
 }
@@ -90,8 +90,8 @@ fn a_token_recorded_during_rotation_is_held_for_its_memory() {
 /// A minute expires, a part of its slot is cleared, then the rest at once, and the next minute
 /// reuses it.
 fn reuse_slot(filter: &Filter<LoomAtomics>) {
-    filter.rotate(START + 31 * MINUTE + GRACE);
-    filter.rotate(START + 32 * MINUTE);
+    filter.rotate(START + MINUTE * 31 + GRACE);
+    filter.rotate(START + MINUTE * 32);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn clearing_a_slot_loses_no_token_of_its_next_minute() {
     loom::model(move || {
         let filter = small();
         filter.record(old);
-        filter.rotate(START + 31 * MINUTE);
+        filter.rotate(START + MINUTE * 31);
         let recorder = thread::spawn({
             let filter = filter.clone();
             move || {
@@ -111,7 +111,7 @@ fn clearing_a_slot_loses_no_token_of_its_next_minute() {
         reuse_slot(&filter);
         join(recorder);
         assert!(filter.contains(new) && !filter.contains(old));
-        filter.rotate(START + 62 * MINUTE);
+        filter.rotate(START + MINUTE * 62);
         assert!(filter.contains(new));
     });
 }
@@ -121,7 +121,7 @@ fn a_reused_slot_shows_no_old_token() {
     loom::model(|| {
         let filter = small();
         filter.record(7);
-        filter.rotate(START + 31 * MINUTE);
+        filter.rotate(START + MINUTE * 31);
         let reader = thread::spawn({
             let filter = filter.clone();
             move || {
@@ -153,10 +153,10 @@ fn clearing_removes_no_new_bit() {
                 now
             }
         });
-        filter.rotate(START + 32 * MINUTE);
+        filter.rotate(START + MINUTE * 32);
         if join(recorder) == FIRST + 32 {
             assert!(filter.contains(new));
-            filter.rotate(START + 62 * MINUTE);
+            filter.rotate(START + MINUTE * 62);
             assert!(filter.contains(new));
         }
     });

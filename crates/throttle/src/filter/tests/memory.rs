@@ -5,30 +5,35 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Time advances by this many ms.
-    Wait(u64),
-    /// Time advances to this many ms after the next boundary; the last rotation was just before it.
-    Boundary(u64),
+    /// Time advances.
+    Wait(Millis),
+    /// Time advances to this long after the next boundary; the last rotation was just before it.
+    Boundary(Millis),
     /// Time advances to the next expiry of a token.
     Expiry,
-    /// The filter is rotated by a clock that is late by this many ms.
-    Rotate(u64),
+    /// The filter is rotated by a clock that is late by this time.
+    Rotate(Millis),
     Record(u64),
     /// Another gateway's token is merged; the second number counts live generations from the
     /// oldest.
     Merge(u64, u64),
 }
 
+/// Times of less than this many ms.
+fn times(bound: u64) -> impl Strategy<Value = Millis> {
+    (0..bound).prop_map(Millis::from_ms)
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..3_000_u64).prop_map(Step::Wait),
-        2 => (0..130_000_u64).prop_map(Step::Wait),
-        2 => (0..40_u64, 0..3_000_u64).prop_map(|(minutes, ms)| Step::Wait(minutes * MINUTE + ms)),
-        1 => (0..100_u64).prop_map(|minutes| Step::Wait(minutes * MINUTE)),
-        2 => (0..GRACE - 1).prop_map(Step::Boundary),
+        4 => times(3_000).prop_map(Step::Wait),
+        2 => times(130_000).prop_map(Step::Wait),
+        2 => (0..40_u64, times(3_000)).prop_map(|(minutes, time)| Step::Wait(MINUTE * minutes + time)),
+        1 => (0..100_u64).prop_map(|minutes| Step::Wait(MINUTE * minutes)),
+        2 => times(GRACE.as_ms() - 1).prop_map(Step::Boundary),
         2 => Just(Step::Expiry),
-        4 => Just(Step::Rotate(0)),
-        1 => (0..200_000_u64).prop_map(Step::Rotate),
+        4 => Just(Step::Rotate(Millis::ZERO)),
+        1 => times(200_000).prop_map(Step::Rotate),
         6 => any::<u64>().prop_map(Step::Record),
         1 => (any::<u64>(), 0..32_u64).prop_map(|(token, index)| Step::Merge(token, index)),
     ]
@@ -53,8 +58,8 @@ fn is_false_positive(
 /// A token, the time until which it must be held, and the time after which it must not be.
 type Recording = (u64, StoreTime, StoreTime);
 
-fn memory_of(geometry: &Geometry) -> u64 {
-    u64::from(geometry.complete_generations) * geometry.generation_length
+fn memory_of(geometry: &Geometry) -> Millis {
+    geometry.generation_length * geometry.complete_generations.into()
 }
 
 fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
@@ -63,7 +68,7 @@ fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
     other.record(token);
     filter.merge(index, &other.export(index).unwrap()).unwrap();
     let end = geometry.start_of(index + 1) + memory_of(&geometry);
-    (token, end - 1, end + GRACE)
+    (token, end - Millis::MILLISECOND, end + GRACE)
 }
 
 proptest! {
@@ -84,7 +89,7 @@ proptest! {
                 Step::Wait(time) => now += time,
                 Step::Boundary(after) => {
                     now = geometry.start_of(geometry.index(now) + 1);
-                    rotated = now - 1;
+                    rotated = now - Millis::MILLISECOND;
                     filter.rotate(rotated);
                     now += after;
                 }
@@ -100,7 +105,7 @@ proptest! {
                 }
                 Step::Record(token) => {
                     // The throttle's thread is never later than `GRACE`.
-                    if now - rotated >= GRACE {
+                    if now.since(rotated) >= GRACE {
                         filter.rotate(now);
                         rotated = now;
                     }
@@ -124,7 +129,7 @@ proptest! {
                 });
                 prop_assert_eq!(old, None, "at {:?}", now);
             }
-            recordings.retain(|(_, _, after)| now <= *after + 100 * MINUTE);
+            recordings.retain(|(_, _, after)| now <= *after + MINUTE * 100);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! New tokens reach the other gateways, and the payload of their generation, whatever fails in
 //! between.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::FutureExt as _;
+use tidegate_base::time::Millis;
 use tidegate_system::secret::KeySecret;
 
 use super::*;
@@ -54,7 +55,7 @@ impl FilterStore for OneLogStore {
         minute: u64,
         expected: Option<u64>,
         payload: &[u8],
-        _: Duration,
+        _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         let before = self.payloads.get(&minute).map(|(timestamp, _)| *timestamp);
         if before != expected {
@@ -103,7 +104,7 @@ struct LoggedGateway {
 
 impl LoggedGateway {
     fn new() -> Self {
-        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * MINUTE };
+        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: MINUTE * 30 };
         let geometry = Geometry::new(&sizing).unwrap();
         let hash_keys = HashKeys { token_secret: KeySecret(1, 2), positions: [7; 32] };
         let payloads = BTreeMap::new();

@@ -22,7 +22,7 @@ struct Outcome {
 
 /// A throttle with filters for [`CAPACITY`] that may grow by `growth`.
 fn throttle_with_growth(growth: u32) -> Arc<Throttle> {
-    let sizing = Sizing { capacity: CAPACITY, false_positive: CONFIGURED, memory: 30 * MINUTE };
+    let sizing = Sizing { capacity: CAPACITY, false_positive: CONFIGURED, memory: MINUTE * 30 };
     let geometry = Geometry::new(&sizing).unwrap();
     let settings = ThrottleSettings {
         sizing,

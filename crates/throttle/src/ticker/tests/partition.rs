@@ -83,7 +83,7 @@ impl FilterStore for CutLink {
         _: u64,
         _: Option<u64>,
         _: &[u8],
-        _: Duration,
+        _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         Ok(CommitOutcome::Conflict)
     }

@@ -9,7 +9,7 @@ use crate::{Geometry, ThrottleSettings, geometry::Sizing};
 const CAPACITY: u64 = 1_000;
 
 fn throttle_with_growth(growth: u32, sharing: FilterSharing) -> Arc<Throttle> {
-    let sizing = Sizing { capacity: CAPACITY, false_positive: 0.001, memory: 30 * MINUTE };
+    let sizing = Sizing { capacity: CAPACITY, false_positive: 0.001, memory: MINUTE * 30 };
     let geometry = Geometry::new(&sizing).unwrap();
     let settings = ThrottleSettings {
         sizing,
@@ -69,7 +69,7 @@ impl FilterStore for PayloadStore<'_> {
         minute: u64,
         expected: Option<u64>,
         payload: &[u8],
-        _: Duration,
+        _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         let mut payloads = self.payloads.0.borrow_mut();
         let current = payloads.get(&minute).map(|(timestamp, _)| *timestamp);
@@ -124,15 +124,15 @@ async fn tokens_recorded_while_the_filters_grow_are_kept() {
     assert!((0..CAPACITY * 11 / 10).chain([1 << 40, 1 << 41]).all(|token| live.contains(token)));
     // The late worker's token will be exchanged.
     assert!(live.current.take_changed(live.generation()));
-    clock.set(NOW + 30 * MINUTE);
+    clock.set(NOW + MINUTE * 30);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.filter.load().contains(1 << 40), "for its memory");
-    clock.set(NOW + 32 * MINUTE);
+    clock.set(NOW + MINUTE * 32);
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(!throttle.filter.load().contains(1 << 40));
     // They shrink in steps once the tokens have expired.
     for minute in 33..36 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + MINUTE * minute);
         for _ in 0..4 {
             ticker.tick(None::<&mut ClockStore>).await;
         }
@@ -174,7 +174,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             gateways.each_ref().map(|own| Ticker::new(own, &clock, FilterSharing::Shared));
         for minute in 0..3 {
             for tick in 0..12 {
-                clock.set(NOW + minute * MINUTE + tick * 5_000);
+                clock.set(NOW + MINUTE * minute + tick * 5_000);
                 for (at, ticker) in tickers.iter_mut().enumerate() {
                     let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
                     ticker.tick(Some(&mut store)).await;
