@@ -14,7 +14,7 @@ use tidegate::{
     clock::{self, Clock},
     throttle::{
         Geometry,
-        geometry::Sizing,
+        geometry::{Sizing, UnixMinute},
         payload,
         redis::RedisFilterStore,
         sync::{
@@ -110,15 +110,12 @@ impl Caller {
     }
 
     async fn tick(&mut self, count: u64) -> Result<(), tidegate::redis::RedisFailure> {
-        let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: Millis::from_mins(30) };
+        let sizing =
+            Sizing { capacity: 1_000_000, false_positive: 0.001, memory: Millis::from_mins(30) };
         let geometry = Geometry::new(&sizing).expect("a valid geometry");
-        let minute = self.store.time().await?.now.periods_of(60_000);
-        let logs = [
-            (minute - 1, minute - 1),
-            (minute - 1, minute),
-            (minute, minute - 1),
-            (minute, minute),
-        ];
+        let minute = UnixMinute::of(self.store.time().await?.now);
+        let ago = |minutes| minute.before(Millis::from_mins(minutes));
+        let logs = [(ago(1), ago(1)), (ago(1), minute), (minute, ago(1)), (minute, minute)];
         let logs = logs.map(|(minute, sent)| LogId { minute, sent, group: 1 });
         let known = |log| {
             self.offsets.iter().find(|known| known.log == log).map_or(0, |known| known.offset)
@@ -133,19 +130,19 @@ impl Caller {
         let bytes: Vec<u8> = (0..tokens).flat_map(|_| self.rng.next_u64().to_le_bytes()).collect();
         self.store.append_log(logs[3], &bytes, max_log_len(&geometry)).await?;
         // A check of an old minute.
-        self.store.read(minute - 20, None, 0).await?;
+        self.store.read(ago(20), None, 0).await?;
         if self.rng.one_in(60) {
-            self.store.read(minute - 7, None, payload::max_len(&geometry)).await?;
+            self.store.read(ago(7), None, payload::max_len(&geometry)).await?;
         }
         if self.rng.one_in(60) {
-            self.write(minute - 1, &geometry).await?;
+            self.write(ago(1), &geometry).await?;
         }
         Ok(())
     }
 
     async fn write(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         geometry: &Geometry,
     ) -> Result<(), tidegate::redis::RedisFailure> {
         let found = self.store.read(minute, None, payload::max_len(geometry)).await?;
@@ -158,9 +155,10 @@ impl Caller {
         let value = vec![self.rng.next_u64() as u8; VALUE_LEN];
         let outcome = self.store.commit(minute, expected, &value, TTL).await?;
         // The minute that all read when it is settled.
-        let settled = self.store.read(minute - 6, None, 0).await?;
+        let earlier = minute.before(Millis::from_mins(6));
+        let settled = self.store.read(earlier, None, 0).await?;
         if settled == ReadOutcome::Absent {
-            self.store.commit(minute - 6, None, &value, TTL).await?;
+            self.store.commit(earlier, None, &value, TTL).await?;
         }
         let mut counts = self.counts.borrow_mut();
         match outcome {

@@ -15,7 +15,7 @@ use tidegate::{
     secret::KeySecret,
     throttle::{
         Filter, Geometry, HashKeys,
-        geometry::Sizing,
+        geometry::{Sizing, UnixMinute},
         sync::{
             AppendOutcome, CommitOutcome, FilterStore, FilterSync, LogId, LogOffset, LogPart,
             PayloadVersion, ReadOutcome, ServerTime, SyncStats,
@@ -47,7 +47,7 @@ impl FilterStore for FuzzedStore {
 
     async fn read(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<PayloadVersion>,
         _: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -56,7 +56,7 @@ impl FilterStore for FuzzedStore {
 
     async fn commit(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<u64>,
         _: &[u8],
         _: Millis,

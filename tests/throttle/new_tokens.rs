@@ -2,6 +2,7 @@ use testkit::{random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
     clock::Clock,
     throttle::{
+        geometry::UnixMinute,
         payload::PayloadError,
         sync::{
             AppendOutcome, FilterStore, LogId, LogOffset, LogPart, SyncStats, max_log_len,
@@ -171,7 +172,8 @@ async fn a_log_that_gateways_did_not_write_is_bounded() {
 async fn the_scripts_equal_the_simulated_log() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
-    let log = LogId { minute: 1, sent: 2, group: 3 };
+    let minute = UnixMinute::from_minutes;
+    let log = LogId { minute: minute(1), sent: minute(2), group: 3 };
     let key = "tidegate:{active}:1:log:2:0000000000000003";
     let (mut rng, mut model) = (SplitMix64(9), FakeLog::default());
     let max_len = 400;
@@ -202,8 +204,10 @@ async fn the_scripts_equal_the_simulated_log() {
     }
     let full = a.store.append_log(log, &[0; 408], max_len).await;
     assert_eq!(full, Ok(AppendOutcome::Full));
-    let none =
-        a.store.read_logs(&[LogOffset { log: LogId { sent: 9, ..log }, offset: 8 }], 8).await;
+    let none = a
+        .store
+        .read_logs(&[LogOffset { log: LogId { sent: minute(9), ..log }, offset: 8 }], 8)
+        .await;
     assert_eq!(none, Ok(vec![LogPart::default()]));
 }
 

@@ -19,11 +19,11 @@ use super::{
 /// token lacks a permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// Number of minutes for which a token stays rejected after the minute of its 401. It is small,
-/// because one stray 401 denies an active user for that long. Minutes are read as the first minute
+/// Time for which a token stays rejected after the minute of its 401. It is short, because one
+/// stray 401 denies an active user for that long. Minutes are read as the first minute
 /// of the generation: if generations last several minutes, a token stays rejected until its
 /// generation ends.
-const REJECTED_MINUTES: u64 = 1;
+const REJECTED: Millis = Millis::from_mins(1);
 
 /// Retry times are spread over the time `memory` divided by this, within [`MIN_RETRY_SPREAD`] and
 /// [`MAX_RETRY_SPREAD`].
@@ -152,7 +152,7 @@ impl AdmissionGate {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let minute = filter.current.geometry().minute(filter.generation());
-        self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
+        self.throttle.rejected.contains(local_token(token), minute, REJECTED)
     }
 
     /// True if `token` is active: recorded in a live generation.

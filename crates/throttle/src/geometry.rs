@@ -42,6 +42,38 @@ pub struct Sizing {
     pub memory: Millis,
 }
 
+/// A whole minute since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct UnixMinute(u64);
+
+impl UnixMinute {
+    /// The minute with this number since the Unix epoch.
+    pub const fn from_minutes(minutes: u64) -> Self {
+        Self(minutes)
+    }
+
+    /// The number of minutes since the Unix epoch, for encoding.
+    pub const fn as_minutes(self) -> u64 {
+        self.0
+    }
+
+    /// The minute that contains `time`.
+    pub fn of(time: StoreTime) -> Self {
+        Self(time.since(StoreTime::ZERO) / MINUTE)
+    }
+
+    /// When it begins.
+    pub fn time(self) -> StoreTime {
+        StoreTime::ZERO + MINUTE * self.0
+    }
+
+    /// The minute that is `length`, rounded down to whole minutes, before it; at least the first.
+    #[must_use]
+    pub fn before(self, length: Millis) -> Self {
+        Self(self.0.saturating_sub(length / MINUTE))
+    }
+}
+
 /// The reason why no filters meet a [`Sizing`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SizingError {
@@ -174,9 +206,9 @@ impl Geometry {
         StoreTime::ZERO + self.generation_length * index
     }
 
-    /// The first minute of the generation `index`, counted from the Unix epoch.
-    pub fn minute(&self, index: u64) -> u64 {
-        index * (self.generation_length / MINUTE)
+    /// The first minute of the generation `index`.
+    pub fn minute(&self, index: u64) -> UnixMinute {
+        UnixMinute(index * (self.generation_length / MINUTE))
     }
 }
 

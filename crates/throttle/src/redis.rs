@@ -8,6 +8,7 @@ use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef}
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{
+    geometry::UnixMinute,
     payload::PayloadError,
     sync::{
         AppendOutcome, CommitOutcome, FilterStore, LogId, LogOffset, LogPart, PayloadVersion,
@@ -74,8 +75,12 @@ impl RedisFilterStore {
         self.clock.manual_now().map_or(0, StoreTime::as_unix_ms)
     }
 
+    fn key(&self, minute: UnixMinute) -> String {
+        format!("{}{}", self.prefix, minute.as_minutes())
+    }
+
     fn log_key(&self, log: LogId) -> String {
-        let LogId { minute, sent, group } = log;
+        let (minute, sent, group) = (log.minute.as_minutes(), log.sent.as_minutes(), log.group);
         format!("{}{minute}:log:{sent}:{group:016x}", self.prefix)
     }
 
@@ -183,13 +188,13 @@ impl FilterStore for RedisFilterStore {
 
     async fn read(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         known: Option<PayloadVersion>,
         max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
         let PayloadVersion { timestamp, len } =
             known.unwrap_or(PayloadVersion { timestamp: 0, len: 0 });
-        let key = format!("{}{minute}", self.prefix);
+        let key = self.key(minute);
         let (state, timestamp, len, payload): (u8, u64, u64, Vec<u8>) = self
             .call(
                 |store| &store.read,
@@ -213,12 +218,12 @@ impl FilterStore for RedisFilterStore {
 
     async fn commit(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         expected: Option<u64>,
         payload: &[u8],
         ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
-        let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
+        let (key, manual) = (self.key(minute), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
         let (written, timestamp): (u8, u64) = self
             .call(

@@ -6,6 +6,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_base::time::Millis;
+
+use super::geometry::{MINUTE, UnixMinute};
+
 /// Number of slots; a power of two.
 const SLOTS: usize = 1 << 14;
 
@@ -23,9 +27,10 @@ impl RejectedTokens {
         Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Adds `token`, rejected in `minute` (counted from any epoch).
-    pub(super) fn insert(&self, token: u64, minute: u64) {
-        self.slot(token).store(token & !INDEX_MASK | minute & INDEX_MASK, Ordering::Relaxed);
+    /// Adds `token`, rejected in `minute`.
+    pub(super) fn insert(&self, token: u64, minute: UnixMinute) {
+        let entry = token & !INDEX_MASK | minute.as_minutes() & INDEX_MASK;
+        self.slot(token).store(entry, Ordering::Relaxed);
     }
 
     /// Removes `token`, after a good response.
@@ -37,11 +42,13 @@ impl RejectedTokens {
         }
     }
 
-    /// True if `token` was rejected in `minute` or in the `minutes_before` minutes before it.
-    pub(super) fn contains(&self, token: u64, minute: u64, minutes_before: u64) -> bool {
+    /// True if `token` was rejected in `minute` or in the minutes before it that began at most
+    /// `before` earlier.
+    #[inline]
+    pub(super) fn contains(&self, token: u64, minute: UnixMinute, before: Millis) -> bool {
         let entry = self.slot(token).load(Ordering::Relaxed);
-        let age = minute.wrapping_sub(entry) & INDEX_MASK;
-        entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK && age <= minutes_before
+        let age = minute.as_minutes().wrapping_sub(entry) & INDEX_MASK;
+        entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK && age <= before / MINUTE
     }
 
     fn slot(&self, token: u64) -> &AtomicU64 {
@@ -56,24 +63,27 @@ mod tests {
     #[test]
     fn a_token_stays_rejected_until_it_expires_or_is_removed() {
         let rejected = RejectedTokens::new();
-        let (token, minute) = (0xdead_beef_0123_4567, 28_333_333);
-        assert!(!rejected.contains(token, minute, 30));
-        rejected.insert(token, minute);
-        for (later, is_rejected) in [(0, true), (30, true), (31, false)] {
-            assert_eq!(rejected.contains(token, minute + later, 30), is_rejected, "{later}");
+        let token = 0xdead_beef_0123_4567_u64;
+        let minute = |later: u64| UnixMinute::from_minutes(28_333_333 + later);
+        let is_rejected =
+            |token: u64, later| rejected.contains(token, minute(later), Millis::from_mins(30));
+        assert!(!is_rejected(token, 0));
+        rejected.insert(token, minute(0));
+        for (later, expected) in [(0, true), (30, true), (31, false)] {
+            assert_eq!(is_rejected(token, later), expected, "{later}");
         }
-        assert!(!rejected.contains(token ^ 1 << 63, minute, 30), "another token in the same slot");
+        assert!(!is_rejected(token ^ 1 << 63, 0), "another token in the same slot");
         rejected.remove(token ^ 1 << 63);
-        assert!(rejected.contains(token, minute, 30), "another token does not remove it");
+        assert!(is_rejected(token, 0), "another token does not remove it");
         rejected.remove(token);
-        assert!(!rejected.contains(token, minute, 30));
+        assert!(!is_rejected(token, 0));
     }
 
     #[test]
     fn the_table_does_not_grow() {
         let rejected = RejectedTokens::new();
         for token in 0..10 * SLOTS as u64 {
-            rejected.insert(token << 20 | token & INDEX_MASK, 7);
+            rejected.insert(token << 20 | token & INDEX_MASK, UnixMinute::from_minutes(7));
         }
         assert_eq!(rejected.0.len(), SLOTS);
     }

@@ -5,7 +5,7 @@ use tidegate::{
     clock::Clock,
     redis::{RedisFailure, Topology},
     store::CounterStore,
-    throttle::{redis::RedisFilterStore, sync::FilterStore},
+    throttle::{geometry::UnixMinute, redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +41,7 @@ fn filter_store(
 /// Reads the time and one minute, as at the start of a tick.
 async fn exchange(filters: &mut RedisFilterStore) -> Result<(), RedisFailure> {
     filters.time().await?;
-    filters.read(1, None, 1).await.map(drop)
+    filters.read(UnixMinute::from_minutes(1), None, 1).await.map(drop)
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tidegate::{
     redis::RedisFailure,
     throttle::{
         Filter,
+        geometry::UnixMinute,
         payload::{self, PayloadError},
         sync::{
             AppendOutcome, CommitOutcome, FilterStore, FilterSync, LogId, LogOffset, LogPart,
@@ -73,7 +74,7 @@ impl FilterStore for ArbitraryLink {
 
     async fn read(
         &mut self,
-        _minute: u64,
+        _minute: UnixMinute,
         _known: Option<PayloadVersion>,
         _max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -91,7 +92,7 @@ impl FilterStore for ArbitraryLink {
 
     async fn commit(
         &mut self,
-        _minute: u64,
+        _minute: UnixMinute,
         _expected: Option<u64>,
         _payload: &[u8],
         _ttl: Millis,

@@ -10,6 +10,7 @@ use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,
     throttle::{
+        geometry::UnixMinute,
         payload::PayloadError,
         sync::{
             AppendOutcome, CommitOutcome, FilterStore, LogId, LogOffset, LogPart, PayloadVersion,
@@ -77,8 +78,8 @@ pub(crate) struct FakeStore<'a> {
     pub(crate) work: Cell<Work>,
     pub(crate) usage: Cell<Usage>,
     pub(crate) commits: RefCell<Vec<StoreTime>>,
-    minutes: RefCell<BTreeMap<u64, (u64, Vec<u8>)>>,
-    logs: RefCell<BTreeMap<[u64; 3], FakeLog>>,
+    minutes: RefCell<BTreeMap<UnixMinute, (u64, Vec<u8>)>>,
+    logs: RefCell<BTreeMap<(UnixMinute, UnixMinute, u64), FakeLog>>,
 }
 
 /// A log, and the time of the last append.
@@ -191,10 +192,11 @@ impl<'a> FakeLink<'a> {
         Ok(reply)
     }
 
-    fn is_conflicting(&self, minute: u64) -> bool {
+    fn is_conflicting(&self, minute: UnixMinute) -> bool {
         let conflicting = self.store.faults.get().conflicting;
-        let over = StoreTime::from_unix_ms((minute + 1) * 60_000);
-        self.store.time.now() < over && SplitMix64(self.gateway ^ minute << 8).one_in(conflicting)
+        let over = minute.time() + Millis::from_mins(1);
+        let seed = self.gateway ^ minute.as_minutes() << 8;
+        self.store.time.now() < over && SplitMix64(seed).one_in(conflicting)
     }
 }
 
@@ -206,7 +208,7 @@ impl FilterStore for FakeLink<'_> {
 
     async fn read(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         known: Option<PayloadVersion>,
         max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -233,7 +235,7 @@ impl FilterStore for FakeLink<'_> {
 
     async fn commit(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         expected: Option<u64>,
         payload: &[u8],
         _ttl: Millis,
@@ -294,6 +296,6 @@ impl FilterStore for FakeLink<'_> {
 }
 
 /// The key of a log. The one that was sent last comes last.
-fn log_key(log: LogId) -> [u64; 3] {
-    [log.sent, log.minute, log.group]
+fn log_key(log: LogId) -> (UnixMinute, UnixMinute, u64) {
+    (log.sent, log.minute, log.group)
 }

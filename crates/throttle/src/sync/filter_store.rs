@@ -4,7 +4,7 @@ use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use super::token_log::{LogId, LogOffset, LogPart};
-use crate::payload::PayloadError;
+use crate::{geometry::UnixMinute, payload::PayloadError};
 
 /// The shared filters of one throttle. Each call is one round trip with a timeout.
 #[expect(async_fn_in_trait, reason = "one thread drives it, so the futures need not be `Send`")]
@@ -16,16 +16,15 @@ pub trait FilterStore {
     /// If the store cannot be reached or gives no valid reply.
     async fn time(&mut self) -> Result<ServerTime, RedisFailure>;
 
-    /// Reads the payload of the generation whose first minute is `minute` (counted from the Unix
-    /// epoch), unless its version is `known`. A payload of more than `max_len` bytes is not
-    /// fetched.
+    /// Reads the payload of the generation whose first minute is `minute`, unless its version is
+    /// `known`. A payload of more than `max_len` bytes is not fetched.
     ///
     /// # Errors
     ///
     /// If the store cannot be reached or gives no valid reply.
     async fn read(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         known: Option<PayloadVersion>,
         max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure>;
@@ -38,7 +37,7 @@ pub trait FilterStore {
     /// If the store cannot be reached or gives no valid reply.
     async fn commit(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         expected: Option<u64>,
         payload: &[u8],
         ttl: Millis,

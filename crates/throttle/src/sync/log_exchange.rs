@@ -8,7 +8,10 @@ use super::{
     filter_store::{AppendOutcome, FilterStore},
     token_log::{LogId, Unsent, group, max_len, max_log_len},
 };
-use crate::{Filter, geometry::MINUTE};
+use crate::{
+    Filter,
+    geometry::{MINUTE, UnixMinute},
+};
 
 impl FilterSync {
     /// Learns the new tokens of other gateways, then sends those of this one.
@@ -29,7 +32,7 @@ impl FilterSync {
         self.log.drop_before(recent[0]);
         self.receive_tokens(filter, store, now).await?;
         for generation in recent {
-            let log = log_id(filter, generation, now.since(StoreTime::ZERO) / MINUTE);
+            let log = log_id(filter, generation, UnixMinute::of(now));
             let tokens = self.log.unsent(generation, max_len(geometry));
             if tokens.is_empty() || self.log.is_full(log) {
                 continue;
@@ -56,10 +59,10 @@ impl FilterSync {
         let is_behind = !self.loaded || self.has_unread_generations();
         let geometry = filter.geometry();
         let most = if is_behind { max_log_len(geometry) } else { max_len(geometry) };
-        let minute = now.since(StoreTime::ZERO) / MINUTE;
+        let minute = UnixMinute::of(now);
         let recent = recent_generations(filter);
         let logs = recent.into_iter().flat_map(|generation| {
-            [minute.saturating_sub(1), minute].map(|sent| log_id(filter, generation, sent))
+            [minute.before(MINUTE), minute].map(|sent| log_id(filter, generation, sent))
         });
         let offsets = self.log.follow(logs);
         let parts = store.read_logs(&offsets, most).await?;
@@ -82,7 +85,7 @@ fn recent_generations(filter: &Filter) -> [u64; 2] {
 }
 
 /// The log of a generation for the tokens that are sent in the minute `sent`.
-fn log_id(filter: &Filter, generation: u64, sent: u64) -> LogId {
+fn log_id(filter: &Filter, generation: u64, sent: UnixMinute) -> LogId {
     let geometry = filter.geometry();
     let group = group(geometry, filter.hash_keys());
     LogId { minute: geometry.minute(generation), sent, group }

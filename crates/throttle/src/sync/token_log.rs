@@ -9,7 +9,7 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
-use crate::{Geometry, HashKeys, payload};
+use crate::{Geometry, HashKeys, geometry::UnixMinute, payload};
 
 /// Length of a token in a log, in bytes.
 const TOKEN_LEN: usize = 8;
@@ -21,9 +21,9 @@ const MAX_LOG_PARTS: usize = 64;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogId {
     /// The first minute of the generation.
-    pub minute: u64,
+    pub minute: UnixMinute,
     /// The minute in which the tokens were sent.
-    pub sent: u64,
+    pub sent: UnixMinute,
     /// Equal for gateways that share filters: of the same sizes and hash keys.
     pub group: u64,
 }
@@ -156,7 +156,11 @@ mod tests {
 
     use super::*;
 
-    const LOG: LogId = LogId { minute: 1, sent: 2, group: 3 };
+    const LOG: LogId =
+        LogId { minute: UnixMinute::from_minutes(1), sent: UnixMinute::from_minutes(2), group: 3 };
+
+    /// A log that was sent in the next minute.
+    const NEXT: LogId = LogId { sent: UnixMinute::from_minutes(3), ..LOG };
 
     fn bytes(tokens: &[u64]) -> Vec<u8> {
         tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
@@ -175,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_log_is_followed_from_where_it_was_read() {
-        let (mut log, other) = (TokenLog::default(), LogId { sent: 3, ..LOG });
+        let mut log = TokenLog::default();
         assert_eq!(log.follow([LOG].into_iter()), [LogOffset { log: LOG, offset: 0 }]);
         let part = LogPart { start: 16, bytes: bytes(&[5, 6]) };
         assert_eq!(log.receive(0, 1, &part, 16), [5, 6]);
-        let followed = log.follow([other, LOG].into_iter());
+        let followed = log.follow([NEXT, LOG].into_iter());
         assert_eq!([followed[0].offset, followed[1].offset], [0, 32]);
     }
 
@@ -214,7 +218,7 @@ mod tests {
         ) {
             let mut log = TokenLog::default();
             push(&mut log, 1, &[1, 2, 3], 9);
-            log.follow([LOG, LogId { sent: 3, ..LOG }].into_iter());
+            log.follow([LOG, NEXT].into_iter());
             for (at, start, bytes) in parts {
                 let before = log.offsets.get(at).map(|known| known.offset);
                 let tokens = log.receive(at, 1, &LogPart { start, bytes: bytes.clone() }, most);

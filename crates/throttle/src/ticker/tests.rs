@@ -1,5 +1,6 @@
 use super::{
     super::{
+        geometry::UnixMinute,
         mode::ThrottleMode,
         sync::{
             AppendOutcome, CommitOutcome, LogId, LogOffset, LogPart, PayloadVersion, ReadOutcome,
@@ -40,7 +41,7 @@ impl FilterStore for ClockStore {
 
     async fn read(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<PayloadVersion>,
         _: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -49,7 +50,7 @@ impl FilterStore for ClockStore {
 
     async fn commit(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<u64>,
         _: &[u8],
         _: Millis,

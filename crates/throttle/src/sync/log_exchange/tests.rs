@@ -22,7 +22,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 struct OneLogStore {
     now: StoreTime,
     /// Payloads with their versions, by minute.
-    payloads: BTreeMap<u64, (u64, Vec<u8>)>,
+    payloads: BTreeMap<UnixMinute, (u64, Vec<u8>)>,
     log: Vec<u8>,
     is_log_lost: bool,
     /// The bytes of logs that the last tick has read.
@@ -36,7 +36,7 @@ impl FilterStore for OneLogStore {
 
     async fn read(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         known: Option<PayloadVersion>,
         _: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -52,7 +52,7 @@ impl FilterStore for OneLogStore {
 
     async fn commit(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         expected: Option<u64>,
         payload: &[u8],
         _: Millis,

@@ -23,7 +23,7 @@ const AGREED_WITHIN: Duration = Duration::from_millis(625 + 1_200);
 /// Redis: the logs of new tokens, and no generation.
 #[derive(Default)]
 struct LogsOnly {
-    logs: RefCell<BTreeMap<[u64; 3], Vec<u8>>>,
+    logs: RefCell<BTreeMap<(UnixMinute, UnixMinute, u64), Vec<u8>>>,
     /// The number of ticks that asked for the time.
     ticks: Cell<u64>,
 }
@@ -71,7 +71,7 @@ impl FilterStore for CutLink {
 
     async fn read(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<PayloadVersion>,
         _: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -80,7 +80,7 @@ impl FilterStore for CutLink {
 
     async fn commit(
         &mut self,
-        _: u64,
+        _: UnixMinute,
         _: Option<u64>,
         _: &[u8],
         _: Millis,
@@ -113,8 +113,8 @@ impl FilterStore for CutLink {
     }
 }
 
-fn key(log: LogId) -> [u64; 3] {
-    [log.minute, log.sent, log.group]
+fn key(log: LogId) -> (UnixMinute, UnixMinute, u64) {
+    (log.minute, log.sent, log.group)
 }
 
 /// Three gateways, each with its cut, that start within a second.

@@ -31,7 +31,7 @@ fn growth_of(throttle: &Throttle) -> u32 {
 
 /// The payloads that two gateways share, with their time stamps.
 #[derive(Default)]
-struct Payloads(RefCell<BTreeMap<u64, (u64, Vec<u8>)>>);
+struct Payloads(RefCell<BTreeMap<UnixMinute, (u64, Vec<u8>)>>);
 
 /// One gateway's access to the payloads.
 struct PayloadStore<'a> {
@@ -46,7 +46,7 @@ impl FilterStore for PayloadStore<'_> {
 
     async fn read(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         known: Option<PayloadVersion>,
         max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
@@ -66,7 +66,7 @@ impl FilterStore for PayloadStore<'_> {
 
     async fn commit(
         &mut self,
-        minute: u64,
+        minute: UnixMinute,
         expected: Option<u64>,
         payload: &[u8],
         _: Millis,
