@@ -193,19 +193,20 @@ impl FilterStore for RedisFilterStore {
         max_len: usize,
     ) -> Result<ReadOutcome, RedisFailure> {
         let PayloadVersion { timestamp, len } =
-            known.unwrap_or(PayloadVersion { timestamp: 0, len: 0 });
+            known.unwrap_or(PayloadVersion { timestamp: StoreTime::ZERO, len: 0 });
         let key = self.key(minute);
         let (state, timestamp, len, payload): (u8, u64, u64, Vec<u8>) = self
             .call(
                 |store| &store.read,
                 &[key],
                 |command| {
-                    command.arg(timestamp).arg(len).arg(max_len);
+                    command.arg(timestamp.as_unix_ms()).arg(len).arg(max_len);
                 },
             )
             .await?;
         self.stats.bytes_read.add(payload.len() as u64);
-        let version = (timestamp > 0).then_some(PayloadVersion { timestamp, len });
+        let version = (timestamp > 0)
+            .then_some(PayloadVersion { timestamp: StoreTime::from_unix_ms(timestamp), len });
         match (state, version) {
             (0, _) => Ok(ReadOutcome::Absent),
             (1, Some(_)) => Ok(ReadOutcome::Unchanged),
@@ -219,24 +220,25 @@ impl FilterStore for RedisFilterStore {
     async fn commit(
         &mut self,
         minute: UnixMinute,
-        expected: Option<u64>,
+        expected: Option<StoreTime>,
         payload: &[u8],
         ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
         let (key, manual) = (self.key(minute), self.manual_now());
+        let expected = expected.map_or(0, StoreTime::as_unix_ms);
         self.stats.bytes_written.add(payload.len() as u64);
         let (written, timestamp): (u8, u64) = self
             .call(
                 |store| &store.commit,
                 &[key],
                 |command| {
-                    command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_whole_secs()).arg(manual);
+                    command.arg(expected).arg(payload).arg(ttl.as_whole_secs()).arg(manual);
                 },
             )
             .await?;
         match written {
             0 => Ok(CommitOutcome::Conflict),
-            1 => Ok(CommitOutcome::Committed(timestamp)),
+            1 => Ok(CommitOutcome::Committed(StoreTime::from_unix_ms(timestamp))),
             _ => Err(RedisFailure::Reply),
         }
     }

@@ -33,7 +33,7 @@ impl ArbitraryLink {
     fn version(&mut self) -> PayloadVersion {
         let all = [0, 1, 45, 1_700_000_000_000, 9_007_199_254_740_990, u64::MAX];
         let mut one = || all[self.rng.below(all.len() as u64) as usize];
-        PayloadVersion { timestamp: one(), len: one() }
+        PayloadVersion { timestamp: StoreTime::from_unix_ms(one()), len: one() }
     }
 
     fn failure(&mut self) -> RedisFailure {
@@ -93,7 +93,7 @@ impl FilterStore for ArbitraryLink {
     async fn commit(
         &mut self,
         _minute: UnixMinute,
-        _expected: Option<u64>,
+        _expected: Option<StoreTime>,
         _payload: &[u8],
         _ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {

@@ -78,7 +78,7 @@ pub(crate) struct FakeStore<'a> {
     pub(crate) work: Cell<Work>,
     pub(crate) usage: Cell<Usage>,
     pub(crate) commits: RefCell<Vec<StoreTime>>,
-    minutes: RefCell<BTreeMap<UnixMinute, (u64, Vec<u8>)>>,
+    minutes: RefCell<BTreeMap<UnixMinute, (StoreTime, Vec<u8>)>>,
     logs: RefCell<BTreeMap<(UnixMinute, UnixMinute, u64), FakeLog>>,
 }
 
@@ -236,7 +236,7 @@ impl FilterStore for FakeLink<'_> {
     async fn commit(
         &mut self,
         minute: UnixMinute,
-        expected: Option<u64>,
+        expected: Option<StoreTime>,
         payload: &[u8],
         _ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
@@ -250,7 +250,8 @@ impl FilterStore for FakeLink<'_> {
                 store.count(|usage| usage.conflicts += 1);
                 return CommitOutcome::Conflict;
             }
-            let ts = store.time.now().as_unix_ms().max(current.unwrap_or(0) + 1);
+            let next = current.unwrap_or_default() + Millis::MILLISECOND;
+            let ts = store.time.now().max(next);
             minutes.insert(minute, (ts, payload.to_vec()));
             store.count(|usage| usage.commits += 1);
             store.commits.borrow_mut().push(store.time.now());

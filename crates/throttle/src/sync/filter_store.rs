@@ -38,7 +38,7 @@ pub trait FilterStore {
     async fn commit(
         &mut self,
         minute: UnixMinute,
-        expected: Option<u64>,
+        expected: Option<StoreTime>,
         payload: &[u8],
         ttl: Millis,
     ) -> Result<CommitOutcome, RedisFailure>;
@@ -89,8 +89,9 @@ pub struct ServerTime {
 /// Identifies one version of a payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PayloadVersion {
-    /// The time stamp, which grows with each commit. Above 0, below 2^53 - 1.
-    pub timestamp: u64,
+    /// The time stamp: the time of the commit by the store's clock, or the ms after the time stamp
+    /// before it, so that it grows with each commit. Above 0, below 2^53 - 1.
+    pub timestamp: StoreTime,
     /// Length of the payload in bytes, to detect a truncated one.
     pub len: u64,
 }
@@ -113,7 +114,7 @@ pub enum ReadOutcome {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommitOutcome {
     /// Written, with this time stamp.
-    Committed(u64),
+    Committed(StoreTime),
     /// Another gateway wrote first: nothing was written.
     Conflict,
 }

@@ -61,7 +61,8 @@ impl FilterSync {
             ReadOutcome::Unusable(PayloadError::TooLong, version) => version,
             _ => None,
         };
-        let is_young = |at: u64| now.as_unix_ms().abs_diff(at) < CURRENT_AGE.as_ms();
+        // A time stamp may be ahead of the clock.
+        let is_young = |at: StoreTime| now.since(at).max(at.since(now)) < CURRENT_AGE;
         Ok(version.is_some_and(|version| is_young(version.timestamp)))
     }
 

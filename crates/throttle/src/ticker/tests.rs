@@ -51,11 +51,11 @@ impl FilterStore for ClockStore {
     async fn commit(
         &mut self,
         _: UnixMinute,
-        _: Option<u64>,
+        _: Option<StoreTime>,
         _: &[u8],
         _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
-        Ok(CommitOutcome::Committed(1))
+        Ok(CommitOutcome::Committed(StoreTime::from_unix_ms(1)))
     }
 
     async fn read_logs(

@@ -22,7 +22,7 @@ const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 struct OneLogStore {
     now: StoreTime,
     /// Payloads with their versions, by minute.
-    payloads: BTreeMap<UnixMinute, (u64, Vec<u8>)>,
+    payloads: BTreeMap<UnixMinute, (StoreTime, Vec<u8>)>,
     log: Vec<u8>,
     is_log_lost: bool,
     /// The bytes of logs that the last tick has read.
@@ -53,7 +53,7 @@ impl FilterStore for OneLogStore {
     async fn commit(
         &mut self,
         minute: UnixMinute,
-        expected: Option<u64>,
+        expected: Option<StoreTime>,
         payload: &[u8],
         _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
@@ -61,7 +61,7 @@ impl FilterStore for OneLogStore {
         if before != expected {
             return Ok(CommitOutcome::Conflict);
         }
-        let timestamp = before.unwrap_or(0) + 1;
+        let timestamp = before.unwrap_or_default() + Millis::MILLISECOND;
         self.payloads.insert(minute, (timestamp, payload.to_vec()));
         Ok(CommitOutcome::Committed(timestamp))
     }

@@ -81,7 +81,7 @@ impl FilterStore for CutLink {
     async fn commit(
         &mut self,
         _: UnixMinute,
-        _: Option<u64>,
+        _: Option<StoreTime>,
         _: &[u8],
         _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {

@@ -31,7 +31,7 @@ fn growth_of(throttle: &Throttle) -> u32 {
 
 /// The payloads that two gateways share, with their time stamps.
 #[derive(Default)]
-struct Payloads(RefCell<BTreeMap<UnixMinute, (u64, Vec<u8>)>>);
+struct Payloads(RefCell<BTreeMap<UnixMinute, (StoreTime, Vec<u8>)>>);
 
 /// One gateway's access to the payloads.
 struct PayloadStore<'a> {
@@ -67,7 +67,7 @@ impl FilterStore for PayloadStore<'_> {
     async fn commit(
         &mut self,
         minute: UnixMinute,
-        expected: Option<u64>,
+        expected: Option<StoreTime>,
         payload: &[u8],
         _: Millis,
     ) -> Result<CommitOutcome, RedisFailure> {
@@ -76,7 +76,7 @@ impl FilterStore for PayloadStore<'_> {
         if current != expected {
             return Ok(CommitOutcome::Conflict);
         }
-        let timestamp = current.unwrap_or(0) + 1;
+        let timestamp = current.unwrap_or_default() + Millis::MILLISECOND;
         payloads.insert(minute, (timestamp, payload.to_vec()));
         Ok(CommitOutcome::Committed(timestamp))
     }
@@ -233,7 +233,8 @@ async fn forged_sizes_do_not_exceed_the_maximum() {
         }
         let hash_keys = *throttle.filter.load().current.hash_keys();
         let payload = crate::payload::encode(&geometry, &hash_keys, &bits);
-        payloads.0.borrow_mut().insert(geometry.minute(geometry.index(NOW)), (1, payload));
+        let version = (StoreTime::from_unix_ms(1), payload);
+        payloads.0.borrow_mut().insert(geometry.minute(geometry.index(NOW)), version);
         let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Shared);
         for _ in 0..6 {
             let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
