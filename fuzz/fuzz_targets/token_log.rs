@@ -14,7 +14,7 @@ use tidegate::{
     redis::RedisFailure,
     secret::KeySecret,
     throttle::{
-        Filter, Geometry, HashKeys,
+        ClockOffset, Filter, Geometry, HashKeys,
         geometry::{Sizing, UnixMinute},
         sync::{
             AppendOutcome, CommitOutcome, FilterStore, FilterSync, LogId, LogOffset, LogPart,
@@ -42,7 +42,7 @@ struct FuzzedStore {
 
 impl FilterStore for FuzzedStore {
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
-        Ok(ServerTime { now: self.now, clock_offset: 0 })
+        Ok(ServerTime { now: self.now, clock_offset: ClockOffset::ZERO })
     }
 
     async fn read(

@@ -6,6 +6,7 @@ use tidegate::{
         payload::PayloadError,
         sync::{MAX_CALLS_PER_TICK, SyncReport},
     },
+    time::Millis,
 };
 use tokio::task::LocalSet;
 
@@ -122,7 +123,7 @@ async fn the_clock_of_redis_is_used() {
     let SyncReport { now, clock_offset, pending } = a.tick().await.expect("a tick");
     assert_eq!(pending, 0);
     assert!(now >= before && now <= clock.store_time(), "one machine, one clock");
-    assert!(clock_offset.abs() < 1_000, "{clock_offset} ms");
+    assert!(clock_offset.length() < Millis::from_secs(1), "{clock_offset:?}");
     assert!(
         (before..=clock.store_time()).contains(&StoreTime::from_unix_ms(timestamp(&redis, index)))
     );

@@ -168,7 +168,7 @@ impl AdmissionGate {
         let memory = settings.sizing.memory;
         let spread = (memory / RETRY_SPREAD_DIVISOR).clamp(MIN_RETRY_SPREAD, MAX_RETRY_SPREAD);
         let delay = Millis::from_ms(caller >> 16) % spread;
-        let now = now.saturating_add_signed(status.clock_offset);
+        let now = status.clock_offset.apply(now);
         AdmissionDenied {
             reason,
             max_active: settings.watermarks.max_active,

@@ -32,6 +32,7 @@
 //! | `recent`, `rejected` | small tables of tokens: recorded recently, answered with 401 recently |
 //! | [`waiting_room`] | admission of waiting users in the order of their arrival |
 //! | `simulated` | a throttle in virtual time, for the replay of a log |
+//! | `clock_offset` | how far Redis' clock and this machine's differ |
 //! | `hash_keys`, [`machine_memory`] | keys of the hashes; usable memory of the machine |
 //!
 //! # Example
@@ -56,6 +57,7 @@
 //! # Ok::<(), tidegate_throttle::geometry::SizingError>(())
 //! ```
 
+mod clock_offset;
 pub mod estimate;
 pub mod filter;
 mod gate;
@@ -83,6 +85,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 pub use self::{
+    clock_offset::ClockOffset,
     filter::Filter,
     gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller},
     geometry::Geometry,
@@ -184,8 +187,8 @@ pub struct ThrottleStatus {
     pub complete: bool,
     /// The earliest time at which an unknown token may be admitted, by the filters' clock.
     pub retry_at: StoreTime,
-    /// The filters' clock minus this machine's, in ms. Shared filters use Redis' clock.
-    pub clock_offset: i64,
+    /// The filters' clock minus this machine's. Shared filters use Redis' clock.
+    pub clock_offset: ClockOffset,
     /// Number of ticks since the start.
     pub ticks: u64,
     /// The start of the last tick, by this machine's clock.
@@ -270,7 +273,7 @@ impl Throttle {
             loaded: is_local,
             complete: is_local,
             retry_at: now,
-            clock_offset: 0,
+            clock_offset: ClockOffset::ZERO,
             ticks: 0,
             updated_at: now,
             false_positive: 0.0,

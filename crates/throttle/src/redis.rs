@@ -8,6 +8,7 @@ use tidegate_redis::{Connector, NodeConnection, RedisFailure, Script, ScriptRef}
 use tidegate_system::clock::{Clock, StoreTime};
 
 use super::{
+    ClockOffset,
     geometry::UnixMinute,
     payload::PayloadError,
     sync::{
@@ -132,10 +133,11 @@ impl RedisFilterStore {
     async fn read_clocks(&mut self) -> Result<ServerTime, RedisFailure> {
         let before = self.clock.store_time();
         let theirs = self.server_time().await?;
-        let passed = self.clock.store_time().ms_since(before);
+        // Negative if the clock was set back meanwhile.
+        let passed = ClockOffset::between(self.clock.store_time(), before);
         let now = self.clock.manual_now().unwrap_or(theirs);
         // The server read its clock about halfway between.
-        let clock_offset = now.ms_since(before.saturating_add_signed(passed / 2));
+        let clock_offset = ClockOffset::between(now, passed.half().apply(before));
         Ok(ServerTime { now, clock_offset })
     }
 

@@ -87,7 +87,7 @@ use self::{
     generations::GenerationTable, pace::WritePace, reading::CATCH_UP_READS, token_log::TokenLog,
     writing::MAX_COMMITS,
 };
-use super::Filter;
+use super::{ClockOffset, Filter};
 
 /// Maximum number of [`FilterStore`] calls of a tick: the time; the logs are read and two are
 /// appended; the age of the current generation; reads and writes of dirty generations, and other
@@ -123,8 +123,8 @@ pub fn next_attempt(started: StoreTime) -> StoreTime {
 pub struct SyncReport {
     /// Redis' time at the start of the tick.
     pub now: StoreTime,
-    /// Redis' clock minus this machine's, in ms.
-    pub clock_offset: i64,
+    /// Redis' clock minus this machine's.
+    pub clock_offset: ClockOffset,
     /// Number of live generations that are still dirty.
     pub pending: usize,
 }

@@ -14,7 +14,7 @@ use tidegate_redis::RedisFailure;
 use tidegate_system::clock::{Clock, StoreTime, Uptime};
 
 use super::{
-    Filter, FilterSharing, Throttle, ThrottleStatus, estimate,
+    ClockOffset, Filter, FilterSharing, Throttle, ThrottleStatus, estimate,
     filter::GRACE,
     growth::GrowthControl,
     live_filters::LiveFilters,
@@ -68,8 +68,8 @@ pub(super) struct Ticker {
     sync: FilterSync,
     /// The waiting room, if there is one.
     room: Option<RoomTicker<RedisRoomStore>>,
-    /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
-    clock_offset: Option<i64>,
+    /// Redis' clock minus this machine's; `None` until Redis was reached.
+    clock_offset: Option<ClockOffset>,
     /// The last reading of this machine's clock, and the time of that reading by [`Clock::uptime`].
     last_reading: Option<(StoreTime, Uptime)>,
     /// Generations up to this one may lack recorded tokens.
@@ -130,7 +130,7 @@ impl Ticker {
         if let Some(store) = store {
             let throttle = Arc::clone(&self.throttle);
             let clock = self.clock.clone();
-            let clock_offset = self.clock_offset.unwrap_or(0);
+            let clock_offset = self.clock_offset.unwrap_or_default();
             let synchronizing = async {
                 if throttle.status().loaded {
                     // A slow Redis must not delay rotation.
@@ -179,7 +179,7 @@ impl Ticker {
 
     /// The time by the filters' clock.
     fn now(&self) -> StoreTime {
-        self.clock.store_time().saturating_add_signed(self.clock_offset.unwrap_or(0))
+        self.clock_offset.unwrap_or_default().apply(self.clock.store_time())
     }
 
     /// Exchanges filters with the other gateways once.
@@ -208,12 +208,12 @@ impl Ticker {
 
     /// Adopts Redis' clock. A jump may drop active users too early, so denials are suspended until
     /// the filters are complete again.
-    fn set_clock_offset(&mut self, clock_offset: i64) {
+    fn set_clock_offset(&mut self, clock_offset: ClockOffset) {
         let before = self.clock_offset.replace(clock_offset).unwrap_or(clock_offset);
-        let generation = self.filter().geometry().generation_length;
-        if before.abs_diff(clock_offset) > generation.as_ms() {
+        let step = clock_offset.minus(before);
+        if step.length() > self.filter().geometry().generation_length {
             tracing::warn!(
-                by_ms = clock_offset - before,
+                by_ms = step.as_ms(),
                 "clock step detected: Redis' clock or this machine's was set"
             );
             self.suspend_denials();
@@ -230,18 +230,18 @@ impl Ticker {
         let (now, uptime) = (self.clock.store_time(), self.clock.uptime());
         let Some((then, since)) = self.last_reading.replace((now, uptime)) else { return };
         let passed = Millis::from_duration(uptime.saturating_sub(since));
-        self.apply_clock_step(now.ms_since(then + passed));
+        self.apply_clock_step(ClockOffset::between(now, then + passed));
     }
 
-    /// Handles a step of this machine's clock by `step` ms, negative if it was set back.
-    fn apply_clock_step(&mut self, step: i64) {
-        if step.unsigned_abs() <= self.filter().geometry().generation_length.as_ms() {
+    /// Handles a step of this machine's clock: the clock minus itself before it was set.
+    fn apply_clock_step(&mut self, step: ClockOffset) {
+        if step.length() <= self.filter().geometry().generation_length {
             return;
         }
-        tracing::warn!(by_ms = step, "clock step detected: this machine's clock was set");
+        tracing::warn!(by_ms = step.as_ms(), "clock step detected: this machine's clock was set");
         match self.sharing {
             FilterSharing::Shared => {
-                self.clock_offset = self.clock_offset.map(|clock_offset| clock_offset - step);
+                self.clock_offset = self.clock_offset.map(|clock_offset| clock_offset.minus(step));
             }
             FilterSharing::Local => self.suspend_denials(),
         }
@@ -293,7 +293,7 @@ impl Ticker {
         let loaded = is_local || (self.sync.is_loaded() && self.is_room_synced());
         let complete = (is_local || self.sync.is_complete(&filter))
             && self.incomplete_until.is_none_or(|last| last < *filter.live_generations().start());
-        let clock_offset = self.clock_offset.unwrap_or(0);
+        let clock_offset = self.clock_offset.unwrap_or_default();
         let false_positive = estimate::false_positive(geometry, fills);
         let times = false_positive / self.throttle.settings().sizing.false_positive;
         let memory_bytes = self.throttle.filter.load().bytes();
@@ -319,10 +319,10 @@ impl Ticker {
 }
 
 /// Rotates the filters periodically; never returns.
-async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: i64) {
+async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: ClockOffset) {
     loop {
         clock.sleep(ROTATE_INTERVAL).await;
-        throttle.filter.load().rotate(clock.store_time().saturating_add_signed(clock_offset));
+        throttle.filter.load().rotate(clock_offset.apply(clock.store_time()));
     }
 }
 

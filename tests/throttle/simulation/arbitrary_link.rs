@@ -7,7 +7,7 @@ use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,
     throttle::{
-        Filter,
+        ClockOffset, Filter,
         geometry::UnixMinute,
         payload::{self, PayloadError},
         sync::{
@@ -68,7 +68,7 @@ impl FilterStore for ArbitraryLink {
         }
         Ok(ServerTime {
             now: StoreTime::from_unix_ms(self.rng.next_u64()),
-            clock_offset: self.rng.next_u64().cast_signed(),
+            clock_offset: ClockOffset::from_ms(self.rng.next_u64().cast_signed()),
         })
     }
 

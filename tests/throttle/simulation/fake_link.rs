@@ -10,6 +10,7 @@ use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,
     throttle::{
+        ClockOffset,
         geometry::UnixMinute,
         payload::PayloadError,
         sync::{
@@ -203,7 +204,8 @@ impl<'a> FakeLink<'a> {
 impl FilterStore for FakeLink<'_> {
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
         self.calls = 0;
-        self.call(|link| ServerTime { now: link.store.time.now(), clock_offset: 0 }).await
+        let clock_offset = ClockOffset::ZERO;
+        self.call(|link| ServerTime { now: link.store.time.now(), clock_offset }).await
     }
 
     async fn read(

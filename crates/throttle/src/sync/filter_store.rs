@@ -4,7 +4,7 @@ use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 
 use super::token_log::{LogId, LogOffset, LogPart};
-use crate::{geometry::UnixMinute, payload::PayloadError};
+use crate::{ClockOffset, geometry::UnixMinute, payload::PayloadError};
 
 /// The shared filters of one throttle. Each call is one round trip with a timeout.
 #[expect(async_fn_in_trait, reason = "one thread drives it, so the futures need not be `Send`")]
@@ -82,8 +82,8 @@ pub enum AppendOutcome {
 pub struct ServerTime {
     /// The store's time.
     pub now: StoreTime,
-    /// The store's clock minus this machine's, in ms.
-    pub clock_offset: i64,
+    /// The store's clock minus this machine's.
+    pub clock_offset: ClockOffset,
 }
 
 /// Identifies one version of a payload.

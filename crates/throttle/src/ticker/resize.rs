@@ -25,7 +25,7 @@ impl Ticker {
         let template = Arc::clone(&before);
         // A large allocation takes long, and the filters must be rotated in time.
         let allocated = tokio::task::spawn_blocking(move || template.resized(growth));
-        let clock_offset = self.clock_offset.unwrap_or(0);
+        let clock_offset = self.clock_offset.unwrap_or_default();
         let new = tokio::select! {
             new = allocated => new,
             () = rotate_continually(&self.throttle, &self.clock, clock_offset) => return,

@@ -17,14 +17,14 @@ mod resize;
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_699_999_980_000);
 const MINUTE: Millis = Millis::from_mins(1);
-/// In ms, as a step of a clock.
-const TWO_HOURS: i64 = 7_200_000;
+/// A step of a clock.
+const TWO_HOURS: ClockOffset = ClockOffset::from_ms(7_200_000);
 
 /// A store that has a clock and no filters.
 struct ClockStore {
     clock: Clock,
-    /// Its clock minus the gateway's, in ms.
-    clock_offset: i64,
+    /// Its clock minus the gateway's.
+    clock_offset: ClockOffset,
     hangs: bool,
 }
 
@@ -34,7 +34,7 @@ impl FilterStore for ClockStore {
             std::future::pending::<()>().await;
         }
         Ok(ServerTime {
-            now: self.clock.store_time().saturating_add_signed(self.clock_offset),
+            now: self.clock_offset.apply(self.clock.store_time()),
             clock_offset: self.clock_offset,
         })
     }
@@ -79,7 +79,8 @@ impl FilterStore for ClockStore {
 /// A throttle that is throttling, with token 1 active.
 async fn start_throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
     let throttle = throttle(FilterSharing::Shared, NOW);
-    let mut store = ClockStore { clock: clock.clone(), clock_offset: 0, hangs: false };
+    let clock_offset = ClockOffset::ZERO;
+    let mut store = ClockStore { clock: clock.clone(), clock_offset, hangs: false };
     let mut ticker = Ticker::new(&throttle, clock, FilterSharing::Shared);
     ticker.tick(Some(&mut store)).await;
     drop(ticker);
@@ -107,7 +108,7 @@ async fn a_large_forward_step_of_the_clock_suspends_denials() {
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     // Only this machine's clock steps: the filters are rotated by it before Redis' time is read.
     clock.set(NOW + MINUTE * 120);
-    store.clock_offset = -TWO_HOURS;
+    store.clock_offset = ClockOffset::ZERO.minus(TWO_HOURS);
     ticker.tick(Some(&mut store)).await;
     assert!(!throttle.filter.load().contains(1), "rotated out");
     assert!(!throttle.status().is_throttling(), "denials are suspended");
@@ -126,7 +127,7 @@ async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     clock.set(NOW + MINUTE * 120);
     ticker.apply_clock_step(TWO_HOURS);
-    store.clock_offset = -TWO_HOURS;
+    store.clock_offset = ClockOffset::ZERO.minus(TWO_HOURS);
     ticker.tick(Some(&mut store)).await;
     assert!(throttle.filter.load().contains(1) && throttle.status().is_throttling());
 }
@@ -140,7 +141,7 @@ async fn a_clock_step_without_redis_suspends_denials() {
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(throttle.status().is_throttling());
     clock.set(NOW + MINUTE * 120);
-    ticker.apply_clock_step(900);
+    ticker.apply_clock_step(ClockOffset::from_ms(900));
     assert!(throttle.status().is_throttling(), "a step of less than a generation is ignored");
     ticker.apply_clock_step(TWO_HOURS);
     assert!(!throttle.status().is_throttling(), "before the next tick");

@@ -9,7 +9,7 @@ use tidegate_system::secret::KeySecret;
 
 use super::*;
 use crate::{
-    Geometry, HashKeys,
+    ClockOffset, Geometry, HashKeys,
     geometry::Sizing,
     payload,
     sync::{CommitOutcome, LogOffset, LogPart, PayloadVersion, ReadOutcome, ServerTime, SyncStats},
@@ -31,7 +31,7 @@ struct OneLogStore {
 
 impl FilterStore for OneLogStore {
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
-        Ok(ServerTime { now: self.now, clock_offset: 0 })
+        Ok(ServerTime { now: self.now, clock_offset: ClockOffset::ZERO })
     }
 
     async fn read(

@@ -66,7 +66,7 @@ impl FilterStore for CutLink {
                 return Err(RedisFailure::Timeout);
             }
         }
-        Ok(ServerTime { now: self.clock.store_time(), clock_offset: 0 })
+        Ok(ServerTime { now: self.clock.store_time(), clock_offset: ClockOffset::ZERO })
     }
 
     async fn read(

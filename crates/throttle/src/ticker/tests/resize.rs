@@ -41,7 +41,7 @@ struct PayloadStore<'a> {
 
 impl FilterStore for PayloadStore<'_> {
     async fn time(&mut self) -> Result<ServerTime, RedisFailure> {
-        Ok(ServerTime { now: self.clock.store_time(), clock_offset: 0 })
+        Ok(ServerTime { now: self.clock.store_time(), clock_offset: ClockOffset::ZERO })
     }
 
     async fn read(
