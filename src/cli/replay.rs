@@ -21,6 +21,7 @@ use crate::config::EnvLookup;
 use crate::identity::KeySecret;
 use crate::replay::report::{Report, rfc3339};
 use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
+use crate::time::Millis;
 
 /// Arguments of `replay`.
 #[derive(clap::Args, Debug)]
@@ -131,7 +132,7 @@ fn prepare(arguments: &ReplayArgs, env: EnvLookup<'_>) -> Result<(replay::Replay
             iter::once(path.display().to_string()).chain(changes).collect::<Vec<_>>().join(" ");
         let secret = KeySecret(secret()?, secret()?);
         let config = ConfigReplay::new(&name, snapshot, max_keys as usize, secret);
-        let patience = arguments.patience.as_millis() as u64;
+        let patience = Millis::from_duration(arguments.patience);
         configs.push(config.with_consumers(consumers).with_patience(patience));
     }
     let logs = logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;

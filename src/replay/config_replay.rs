@@ -20,6 +20,7 @@ use crate::{
     plan::{self, Admission},
     snapshot::{LimitPolicy, PlannedCharge, Snapshot},
     store::{charge_in_memory, memory::MemoryStore},
+    time::Millis,
 };
 
 /// The minimum number of requests between two removals of expired counters, which are also at least
@@ -151,10 +152,10 @@ impl ConfigReplay {
         Self { consumers, ..self }
     }
 
-    /// The same configuration; a user gives up after it has waited for `patience` ms, instead of a
+    /// The same configuration; a user gives up after it has waited for `patience`, instead of a
     /// day.
     #[must_use]
-    pub fn with_patience(mut self, patience: u64) -> Self {
+    pub fn with_patience(mut self, patience: Millis) -> Self {
         if let Some(room) = &mut self.room {
             room.set_patience(patience);
         }
@@ -166,8 +167,8 @@ impl ConfigReplay {
         self.room.as_ref().map(|room| &room.counts)
     }
 
-    /// How long a user waits before it gives up, in ms; `None` without a waiting room.
-    pub fn patience(&self) -> Option<u64> {
+    /// How long a user waits before it gives up; `None` without a waiting room.
+    pub fn patience(&self) -> Option<Millis> {
         self.room.as_ref().map(WaitingReplay::patience)
     }
 

@@ -1,7 +1,6 @@
 //! Notes on data that a log lacks and rules that are not replayed, so that results are not misread.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::{ConfigReplay, Format, Replay};
 use crate::identity::KeyPart;
@@ -99,7 +98,7 @@ fn throttle_note(config: &ConfigReplay) -> Option<String> {
     let Some(patience) = config.patience() else {
         return Some(format!("{name}: the throttle is not replayed and refuses no request here"));
     };
-    let patience = humantime::format_duration(Duration::from_millis(patience));
+    let patience = humantime::format_duration(patience.as_duration());
     Some(format!(
         "{name}: the waiting room is that of one gateway. A user that is refused is assumed to ask again when its \
          ticket asks for it, until it is admitted, or gives up after {patience}; its requests of the log are not \

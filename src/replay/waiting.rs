@@ -23,17 +23,22 @@ use crate::{
         mode::ThrottleMode,
         waiting_room::{HeadStart, WaitingPlace},
     },
+    time::Millis,
 };
 
-/// Time between two ticks, in ms.
-const TICK: u64 = 1_000;
+/// Time between two ticks.
+const TICK: Millis = Millis::from_secs(1);
 
-/// Time between two ticks while few users are active and no user waits, in ms: as long as the
-/// waiting room takes for an uninterrupted exchange.
-const IDLE_TICK: u64 = 5_000;
+/// Time between two ticks while few users are active and no user waits: as long as the waiting room
+/// takes for an uninterrupted exchange.
+const IDLE_TICK: Millis = Millis::from_secs(5);
 
-/// How long a user waits before it gives up, in ms, unless the operator chooses: a day.
-const PATIENCE: u64 = 86_400_000;
+/// How long a user waits before it gives up, unless the operator chooses: a day.
+const PATIENCE: Millis = Millis::from_mins(24 * 60);
+
+/// Time without a request, beyond twice the memory of the throttle, after which it is replaced with
+/// a new one.
+const LONG_PAUSE: Millis = Millis::from_mins(10);
 
 /// Number of waits that are kept for the report: the longest.
 const MAX_LONGEST: usize = 100;
@@ -52,8 +57,8 @@ pub enum WaitEnd {
 /// The wait of one user.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct UserWait {
-    /// Its length in ms.
-    pub length: u64,
+    /// Its length.
+    pub length: Millis,
     /// Its start.
     pub since: StoreTime,
     /// The user.
@@ -78,20 +83,20 @@ pub struct WaitingCounts {
     pub without_place: u64,
     /// The largest estimate of active users.
     pub most_active: u64,
-    /// Time for which only active users were admitted, in ms.
-    pub throttled: u64,
+    /// Time for which only active users were admitted.
+    pub throttled: Millis,
     /// The largest number of users that waited together, and its time.
     pub longest_queue: Option<(StoreTime, u64)>,
     /// The longest waits.
     pub longest: BTreeSet<UserWait>,
-    /// The waits of admitted users, by their lengths in whole seconds.
-    lengths: BTreeMap<u64, u64>,
+    /// The waits of admitted users, by their lengths, rounded up to whole seconds.
+    lengths: BTreeMap<Millis, u64>,
 }
 
 impl WaitingCounts {
-    /// The length in seconds that this share (0 to 1) of the admitted users did not exceed; `None`
-    /// if none waited.
-    pub fn quantile(&self, share: f64) -> Option<u64> {
+    /// The length, in whole seconds, that this share (0 to 1) of the admitted users did not exceed;
+    /// `None` if none waited.
+    pub fn quantile(&self, share: f64) -> Option<Millis> {
         let rank = ((self.admitted as f64 * share).ceil() as u64).max(1);
         let mut below = 0;
         let mut lengths = self.lengths.iter();
@@ -106,7 +111,8 @@ impl WaitingCounts {
         match wait.end {
             WaitEnd::Admitted => {
                 self.admitted += 1;
-                *self.lengths.entry(wait.length.div_ceil(1_000)).or_default() += 1;
+                let length = Millis::from_secs(wait.length.as_secs_rounded_up());
+                *self.lengths.entry(length).or_default() += 1;
             }
             WaitEnd::GaveUp => self.gave_up += 1,
             WaitEnd::LogEnded => self.still_waiting += 1,
@@ -170,8 +176,8 @@ pub(super) struct WaitingReplay {
     settings: ThrottleSettings,
     secret: SharedSecret,
     token_secret: KeySecret,
-    /// In ms.
-    patience: u64,
+    /// How long a user waits before it gives up.
+    patience: Millis,
     /// `None` before the first request.
     simulated: Option<SimulatedThrottle>,
     next_tick: StoreTime,
@@ -207,13 +213,13 @@ impl WaitingReplay {
         self.token_secret
     }
 
-    /// Sets how long a user waits before it gives up, in ms.
-    pub(super) fn set_patience(&mut self, patience: u64) {
+    /// Sets how long a user waits before it gives up.
+    pub(super) fn set_patience(&mut self, patience: Millis) {
         self.patience = patience;
     }
 
-    /// The longest wait before a user gives up, in ms.
-    pub(super) fn patience(&self) -> u64 {
+    /// The longest wait before a user gives up.
+    pub(super) fn patience(&self) -> Millis {
         self.patience
     }
 
@@ -295,7 +301,7 @@ impl WaitingReplay {
         }
         let active = simulated.throttle().status().estimate.tokens + self.new_users;
         if active > self.few_active() {
-            self.next_tick = self.next_tick.min(now.round_down(TICK) + TICK);
+            self.next_tick = self.next_tick.min(start_of_tick(now) + TICK);
         }
     }
 
@@ -325,7 +331,7 @@ impl WaitingReplay {
 
     /// Begins without active users at `now`.
     fn restart(&mut self, now: StoreTime) {
-        let now = now.round_down(TICK);
+        let now = start_of_tick(now);
         self.simulated = Some(SimulatedThrottle::new(&self.settings, &self.secret, now));
         self.new_users = 0;
         self.next_tick = now;
@@ -334,8 +340,8 @@ impl WaitingReplay {
     /// The next tick, on the way to the time `to`.
     fn tick(&mut self, to: StoreTime) {
         let now = self.next_tick;
-        let gap = to.saturating_sub(now);
-        if gap > self.settings.sizing.memory * 2 + 600_000 && self.is_forgetful() {
+        let gap = to.since(now);
+        if gap > self.settings.sizing.memory * 2 + LONG_PAUSE && self.is_forgetful() {
             if self.settings.mode == ThrottleMode::On {
                 self.counts.throttled += gap;
             }
@@ -353,7 +359,7 @@ impl WaitingReplay {
         }
         let is_idle = waiting == 0 && !status.is_throttling() && active <= self.few_active();
         let step = if is_idle { IDLE_TICK } else { TICK };
-        self.counts.throttled += if status.is_throttling() { step } else { 0 };
+        self.counts.throttled += if status.is_throttling() { step } else { Millis::ZERO };
         self.next_tick = now + step;
     }
 
@@ -369,7 +375,7 @@ impl WaitingReplay {
     /// A waiting user asks again at `now`.
     fn come_back(&mut self, token: u64, now: StoreTime) {
         let Some(user) = self.waiting.get(&token) else { return };
-        let is_patient = now.saturating_sub(user.since) < self.patience;
+        let is_patient = now.since(user.since) < self.patience;
         let end = match self.ask(token, Some(&user.place.ticket), user.head_start, now) {
             Turn::Waits(place) if is_patient => {
                 self.returns.push(Reverse((return_time(&place, now), token)));
@@ -393,8 +399,13 @@ impl WaitingUser {
     /// Its wait, which ended at `now`.
     fn ended(self, now: StoreTime, end: WaitEnd) -> UserWait {
         let Self { caller, since, .. } = self;
-        UserWait { length: now.saturating_sub(since), since, caller, end }
+        UserWait { length: now.since(since), since, caller, end }
     }
+}
+
+/// The start of the tick that contains `now`.
+fn start_of_tick(now: StoreTime) -> StoreTime {
+    now - now.since(StoreTime::ZERO) % TICK
 }
 
 /// When the user that has this place at `now` asks again.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{caller_name, rfc3339};
 use crate::replay::{UserWait, WaitEnd, WaitingCounts};
+use crate::time::Millis;
 
 /// What the waiting room would have done.
 #[derive(Debug, Serialize)]
@@ -63,19 +64,20 @@ impl WaitingReport {
     /// The report of a finished replay, with at most `top` of the longest waits.
     pub(super) fn new(counts: &WaitingCounts, top: usize) -> Self {
         let queue = |(time, users)| LongestQueue { time: rfc3339(time), users };
+        let quantile = |share| counts.quantile(share).map(Millis::as_whole_secs);
         Self {
             waited: counts.waited,
             admitted: counts.admitted,
             gave_up: counts.gave_up,
             still_waiting: counts.still_waiting,
             without_place: counts.without_place,
-            wait_p50: counts.quantile(0.5),
-            wait_p90: counts.quantile(0.9),
-            wait_p99: counts.quantile(0.99),
-            wait_max: counts.quantile(1.0),
+            wait_p50: quantile(0.5),
+            wait_p90: quantile(0.9),
+            wait_p99: quantile(0.99),
+            wait_max: quantile(1.0),
             longest_queue: counts.longest_queue.map(queue),
             most_active: counts.most_active,
-            throttled_seconds: counts.throttled / 1_000,
+            throttled_seconds: counts.throttled.as_whole_secs(),
             longest_waits: counts.longest.iter().rev().take(top).map(WaitRow::new).collect(),
         }
     }
@@ -86,7 +88,7 @@ impl WaitRow {
         Self {
             caller: caller_name(&wait.caller),
             since: rfc3339(wait.since),
-            waited: wait.length.div_ceil(1_000),
+            waited: wait.length.as_secs_rounded_up(),
             end: match wait.end {
                 WaitEnd::Admitted => "admitted",
                 WaitEnd::GaveUp => "gave_up",
