@@ -58,8 +58,8 @@ fuzz_target!(|input: (u64, u64, u64, u32, Vec<(u8, u8)>, Vec<u8>)| {
 
     for sent in [&text, &changed] {
         let place = ROOM.ask(holder, Some(sent), HeadStart::default(), NOW);
-        assert!(!place.is_turn, "forged bytes were admitted");
-        assert!(place.is_new && place.fault.is_some() && place.place >= 1);
+        assert!(!place.is_turn(), "forged bytes were admitted");
+        assert!(place.is_new() && place.fault().is_some() && place.place >= 1);
         let second = Millis::from_secs(1);
         assert!(place.retry_after >= second && place.expected_wait >= second);
         assert!(place.ticket().len() == place.ticket.len());

@@ -232,7 +232,7 @@ impl Simulation {
         let holder = SplitMix64(index as u64).next_u64();
         let ticket = client.ticket.as_ref().map(<[u8; 38]>::as_slice);
         let waiting = gateway.room.ask(holder, ticket, HeadStart::default(), now);
-        if waiting.is_turn {
+        if waiting.is_turn() {
             let seats = gateway.desk.claim(&[holder], now).now_or_never().expect("no wait");
             if seats == [Seat::Taken] {
                 client.admitted = Some(second);
@@ -243,7 +243,7 @@ impl Simulation {
                 return;
             }
         }
-        if client.ticket.is_some() && waiting.is_new {
+        if client.ticket.is_some() && waiting.is_new() {
             self.outcome.replaced_tickets += 1;
         }
         let overtaken = self.latest_admitted.saturating_sub(client.arrived);

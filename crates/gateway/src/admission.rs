@@ -108,10 +108,10 @@ impl Gateway {
             return Ok(Admittance::ClaimsPlace(TurnClaim { holder, denied }));
         }
         if let Some(waiting) = &denied.waiting {
-            if waiting.is_new {
+            if waiting.is_new() {
                 counters.room_tickets.add(1);
             }
-            if let Some(fault) = waiting.fault {
+            if let Some(fault) = waiting.fault() {
                 counters.room_faults[fault as usize].add(1);
             }
         }

@@ -87,7 +87,7 @@ pub struct AdmissionDenied {
 impl AdmissionDenied {
     /// True if it is the caller's turn in the waiting room.
     pub fn is_turn(&self) -> bool {
-        self.waiting.is_some_and(|waiting| waiting.is_turn)
+        self.waiting.is_some_and(|waiting| waiting.is_turn())
     }
 
     /// The denial of a caller that waits in the waiting room.

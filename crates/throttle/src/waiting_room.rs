@@ -138,19 +138,49 @@ pub struct WaitingPlace {
     pub basis: WaitBasis,
     /// The time until the caller is to ask again, in whole seconds, at least one.
     pub retry_after: Millis,
-    /// True if the caller sent no usable ticket.
-    pub is_new: bool,
-    /// True if it is the caller's turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
-    pub is_turn: bool,
-    /// Why the ticket that the caller sent was replaced.
-    pub fault: Option<TicketFault>,
+    /// How the caller stands in the queue.
+    pub standing: QueueStanding,
 }
 
 impl WaitingPlace {
+    /// True if the caller sent no usable ticket.
+    pub fn is_new(&self) -> bool {
+        matches!(self.standing, QueueStanding::Newcomer { .. })
+    }
+
+    /// True if it is the caller's turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
+    pub fn is_turn(&self) -> bool {
+        self.standing == QueueStanding::Turn
+    }
+
+    /// Why the ticket that the caller sent was replaced.
+    pub fn fault(&self) -> Option<TicketFault> {
+        match self.standing {
+            QueueStanding::Newcomer { fault } => fault,
+            _ => None,
+        }
+    }
+
     /// The ticket as text.
     pub fn ticket(&self) -> &str {
         std::str::from_utf8(&self.ticket).unwrap_or_default()
     }
+}
+
+/// How a caller stands in the queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum QueueStanding {
+    /// It sent no usable ticket, and gets one.
+    Newcomer {
+        /// Why the ticket that it sent was replaced; `None` if it sent none.
+        fault: Option<TicketFault>,
+    },
+    /// Its turn has not come.
+    Waiting,
+    /// It is its turn: it is admitted if [`WaitingRoom::claim`] gives it a place.
+    Turn,
+    /// It would be its turn, but the operator has closed the room.
+    TurnWhileClosed,
 }
 
 /// By how much earlier than it arrives a caller joins the queue, in lifetimes of a ticket. It
@@ -334,52 +364,67 @@ impl WaitingRoom {
         let second = UnixSecond::of(now);
         let (counts, view) = (self.counts.load(), self.view.load());
         let epoch = counts.epoch();
-        let (opened, fault) = match sent.map(|text| self.verify(text, holder, second, epoch)) {
-            Some(Ok(ticket)) => (Some(ticket), None),
-            Some(Err(fault)) => (None, Some(fault)),
-            None => (None, None),
-        };
-        let is_new = opened.is_none();
-        let is_past = opened.is_some_and(|ticket| view.is_turn(ticket.queued_at));
-        let is_turn = is_past && !self.is_closed();
-        if is_past && !is_turn {
-            self.turned_away.fetch_add(1, Ordering::Relaxed);
-        }
-        let mut ticket = opened.unwrap_or_else(|| {
+        let opened = sent.map(|text| self.verify(text, holder, second, epoch));
+        let standing = self.standing(opened, &view);
+        let mut ticket = if let Some(Ok(ticket)) = opened {
+            ticket
+        } else {
             let earlier = self.settings.length_of(head_start);
             // Behind the frontier, its turn would come at once.
             let first = view.frontier().second().next();
             self.key.issue(holder, second.before(earlier).max(first).min(second))
-        });
+        };
+        if standing == QueueStanding::TurnWhileClosed {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
         if ticket.counted_at < epoch.start() {
             let queued_in = ticket.queued_at.second();
-            if is_new && queued_in < epoch.start() {
-                counts.count_early(holder, queued_in);
-            } else if !is_past {
-                counts.count(holder, queued_in);
+            match standing {
+                QueueStanding::Newcomer { .. } if queued_in < epoch.start() => {
+                    counts.count_early(holder, queued_in);
+                }
+                QueueStanding::Newcomer { .. } | QueueStanding::Waiting => {
+                    counts.count(holder, queued_in);
+                }
+                QueueStanding::Turn | QueueStanding::TurnWhileClosed => {}
             }
             // One within the epoch.
             ticket.counted_at = second.clamp(epoch.start(), epoch.last());
         }
         let place = view.place(ticket.queued_at);
-        let expected_wait = view.expected_wait(place);
         WaitingPlace {
             ticket: match sent.and_then(|text| text.try_into().ok()) {
                 // A ticket has one text: signing it again would give the same.
-                Some(text) if opened == Some(ticket) => text,
+                Some(text) if opened == Some(Ok(ticket)) => text,
                 _ => self.key.seal(ticket, holder),
             },
             place,
-            expected_wait,
+            expected_wait: view.expected_wait(place),
             basis: view.basis(),
-            retry_after: if is_past {
-                retry_within(holder, TURN_RETRY)
-            } else {
-                self.retry_after(holder, view.earliest_wait(place))
+            retry_after: match standing {
+                QueueStanding::Newcomer { .. } | QueueStanding::Waiting => {
+                    self.retry_after(holder, view.earliest_wait(place))
+                }
+                QueueStanding::Turn | QueueStanding::TurnWhileClosed => {
+                    retry_within(holder, TURN_RETRY)
+                }
             },
-            is_new,
-            is_turn,
-            fault,
+            standing,
+        }
+    }
+
+    /// How the caller stands that sent a ticket, `opened`.
+    fn standing(
+        &self,
+        opened: Option<Result<Ticket, TicketFault>>,
+        view: &RoomView,
+    ) -> QueueStanding {
+        match opened {
+            None => QueueStanding::Newcomer { fault: None },
+            Some(Err(fault)) => QueueStanding::Newcomer { fault: Some(fault) },
+            Some(Ok(ticket)) if !view.is_turn(ticket.queued_at) => QueueStanding::Waiting,
+            Some(Ok(_)) if self.is_closed() => QueueStanding::TurnWhileClosed,
+            Some(Ok(_)) => QueueStanding::Turn,
         }
     }
 

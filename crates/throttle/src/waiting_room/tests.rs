@@ -82,7 +82,7 @@ impl LoneRoom {
         head_start: HeadStart,
     ) -> (WaitingPlace, bool) {
         let place = self.room.ask(holder, ticket, head_start, self.now);
-        let is_admitted = place.is_turn && self.room.claim_alone(holder, self.now).is_some();
+        let is_admitted = place.is_turn() && self.room.claim_alone(holder, self.now).is_some();
         (place, is_admitted)
     }
 }
@@ -109,12 +109,12 @@ impl KnownUsers {
 fn a_ticket_is_admitted_when_it_is_its_turn() {
     let mut lone = LoneRoom::new();
     let first = lone.wait(1, None);
-    assert!(first.is_new && first.fault.is_none() && first.place == 1);
+    assert!(first.is_new() && first.fault().is_none() && first.place == 1);
     (0..4).for_each(|_| lone.tick(100));
     let second = lone.wait(2, None);
     assert_eq!(second.place, 2);
     let again = lone.wait(1, Some(&first.ticket));
-    assert_eq!((again.ticket, again.is_new), (first.ticket, false));
+    assert_eq!((again.ticket, again.is_new()), (first.ticket, false));
     (0..4).for_each(|_| lone.tick(100));
     lone.tick(99);
     assert!(lone.is_admitted(1, &first.ticket));
@@ -123,7 +123,7 @@ fn a_ticket_is_admitted_when_it_is_its_turn() {
     let second = lone.wait(2, Some(&second.ticket));
     (0..40).for_each(|_| lone.tick(100));
     let second = lone.wait(2, Some(&second.ticket));
-    assert!(second.fault.is_none());
+    assert!(second.fault().is_none());
     lone.tick(99);
     assert!(lone.is_admitted(2, &second.ticket));
 }
@@ -135,7 +135,7 @@ fn a_caller_with_a_head_start_overtakes_those_who_came_shortly_before() {
     let usual = lone.wait(1, None);
     (0..4).for_each(|_| lone.tick(100));
     let early = lone.enter(9, None, HeadStart(1));
-    assert_eq!((early.place, early.is_new), (1, true));
+    assert_eq!((early.place, early.is_new()), (1, true));
     (0..4).for_each(|_| lone.tick(100));
     assert_eq!(lone.wait(1, Some(&usual.ticket)).place, 2);
     assert!(!lone.is_admitted(9, &early.ticket), "no place is free");
@@ -222,7 +222,7 @@ fn a_ticket_is_for_one_token() {
     let mut lone = LoneRoom::new();
     let ticket = lone.wait(1, None).ticket;
     let copied = lone.wait(2, Some(&ticket));
-    assert_eq!((copied.fault, copied.is_new), (Some(TicketFault::Forged), true));
+    assert_eq!((copied.fault(), copied.is_new()), (Some(TicketFault::Forged), true));
     (0..5).for_each(|_| lone.tick(100));
     lone.tick(0);
     assert!(lone.is_admitted(1, &ticket));
@@ -235,10 +235,10 @@ fn tickets_expire_unless_they_ask() {
     let (one, other) = (lone.wait(1, None), lone.wait(2, None));
     (0..31).for_each(|_| lone.tick(100));
     let one = lone.wait(1, Some(&one.ticket));
-    assert!(!one.is_new);
+    assert!(!one.is_new());
     (0..31).for_each(|_| lone.tick(100));
-    assert_eq!(lone.wait(2, Some(&other.ticket)).fault, Some(TicketFault::Expired));
-    assert!(!lone.wait(1, Some(&one.ticket)).is_new);
+    assert_eq!(lone.wait(2, Some(&other.ticket)).fault(), Some(TicketFault::Expired));
+    assert!(!lone.wait(1, Some(&one.ticket)).is_new());
     let place = lone.wait(9, None).place;
     assert_eq!(place, 2, "a ticket that expired is not counted");
 }
@@ -252,7 +252,7 @@ fn a_ticket_of_the_future_is_refused() {
             Ticket { queued_at: QueueTime::of_second(later(queued)), counted_at: later(counted) };
         let waiting = lone.wait(1, Some(&lone.room.key.seal(ticket, 1)));
         assert_eq!(
-            waiting.fault,
+            waiting.fault(),
             Some(TicketFault::Future).filter(|_| fault),
             "{queued} {counted}"
         );
@@ -315,7 +315,7 @@ fn a_user_whose_request_is_in_flight_takes_no_second_place() {
     let mut lone = LoneRoom::new();
     let tickets = [1, 2].map(|holder| lone.wait(holder, None).ticket);
     (0..5).for_each(|_| lone.tick(98));
-    assert!(lone.room.ask(1, Some(&tickets[0]), HeadStart::default(), lone.now).is_turn);
+    assert!(lone.room.ask(1, Some(&tickets[0]), HeadStart::default(), lone.now).is_turn());
     let first = lone.room.claim_alone(1, lone.now).expect("a free place");
     (0..10).for_each(|_| lone.tick(98));
     // One place is left.
@@ -340,7 +340,7 @@ fn it_is_not_the_turn_of_users_who_come_right_after_the_start() {
     lone.now = now;
     lone.tick(100);
     let is_turn = |(holder, ticket): &(u64, [u8; TICKET_LEN])| {
-        room.ask(*holder, Some(ticket), HeadStart::default(), lone.now).is_turn
+        room.ask(*holder, Some(ticket), HeadStart::default(), lone.now).is_turn()
     };
     assert_eq!(tickets.iter().filter(|ticket| is_turn(ticket)).count(), 0);
 }

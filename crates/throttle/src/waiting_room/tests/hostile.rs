@@ -53,7 +53,7 @@ fn tick_all(
         assert!(view.frontier() <= QueueTime::at(now), "ahead of the clock");
         assert!(view.waiting() < u64::MAX - view.pending());
         let waiting = room.ask(second, None, HeadStart::default(), now);
-        assert!(!waiting.is_turn, "admitted without a ticket");
+        assert!(!waiting.is_turn(), "admitted without a ticket");
         let second = Millis::from_secs(1);
         assert!(waiting.expected_wait >= second && waiting.retry_after >= second);
         assert!(waiting.place >= 1);
@@ -96,8 +96,8 @@ proptest! {
     ]) {
         let now = START + 5_000;
         let waiting = open_room(now).ask(1, Some(&text), HeadStart::default(), now);
-        prop_assert!(!waiting.is_turn);
-        prop_assert!(waiting.is_new && waiting.fault.is_some());
+        prop_assert!(!waiting.is_turn());
+        prop_assert!(waiting.is_new() && waiting.fault().is_some());
     }
 
     #[test]
@@ -114,5 +114,5 @@ fn an_issued_ticket_is_admitted_by_an_open_room() {
     let lone = LoneRoom::new();
     let ticket = lone.wait(1, None).ticket;
     let now = START + 5_000;
-    assert!(open_room(now).ask(1, Some(&ticket), HeadStart::default(), now).is_turn);
+    assert!(open_room(now).ask(1, Some(&ticket), HeadStart::default(), now).is_turn());
 }

@@ -83,7 +83,7 @@ impl TwoGateways {
     /// Asks, and takes a place if it is the user's turn. True if it is admitted.
     fn ask(&mut self, at: usize, holder: u64, ticket: Option<&[u8]>) -> (WaitingPlace, bool) {
         let place = self.rooms[at].ask(holder, ticket, HeadStart::default(), self.now);
-        if !place.is_turn {
+        if !place.is_turn() {
             return (place, false);
         }
         let claimed = self.desks[at].claim(&[holder], self.now).now_or_never().expect("no wait");
