@@ -148,6 +148,23 @@ struct PlaceInterval {
     tickets: f64,
 }
 
+/// Whom a step of the frontier admits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum StepAdmits {
+    /// All users: no gateway throttles.
+    AllUsers,
+    /// As many users as places are free.
+    ByFreePlaces,
+}
+
+/// What a move of the frontier found.
+struct FrontierMove {
+    /// The number of tickets that the frontier has passed.
+    passed: u64,
+    /// The first second with waiting tickets; `None` if no ticket waits.
+    first_waiting: Option<UnixSecond>,
+}
+
 /// The shared state.
 #[derive(Clone, Debug, Default)]
 pub struct RoomState {
@@ -188,11 +205,11 @@ impl RoomState {
         self.calls += 1;
         self.seats.report(call, now);
         self.active = self.active.max(call.active);
-        let is_calm = self.report(call.standing, now);
+        let admitted = self.report(call.standing, now);
         // A clock that was set back does not stop the frontier.
         let is_due = now.checked_since(self.moved_at).is_none_or(|passed| passed >= STEP);
         if is_due && self.epoch == call.epoch.index {
-            self.step(call, now, is_calm);
+            self.step(call, now, admitted);
         }
         RoomReply {
             frontier: self.frontier,
@@ -255,21 +272,23 @@ impl RoomState {
         }
     }
 
-    /// Records what a gateway reports. True if everyone is to be admitted.
-    fn report(&mut self, standing: Standing, now: StoreTime) -> bool {
+    /// Records what a gateway reports. Returns whom a step is to admit.
+    fn report(&mut self, standing: Standing, now: StoreTime) -> StepAdmits {
         match standing {
             Standing::Silent => {}
             Standing::Calm => {
                 let passed = now.checked_since(self.throttled_at);
-                return passed.is_none_or(|passed| passed > REPORT_VALID);
+                if passed.is_none_or(|passed| passed > REPORT_VALID) {
+                    return StepAdmits::AllUsers;
+                }
             }
             Standing::Forced => self.throttled_at = now,
             Standing::Demanded => (self.throttled_at, self.demanded_at) = (now, now),
         }
-        false
+        StepAdmits::ByFreePlaces
     }
 
-    fn step(&mut self, call: &RoomCall, now: StoreTime, is_calm: bool) {
+    fn step(&mut self, call: &RoomCall, now: StoreTime, admitted: StepAdmits) {
         let gap = now.since(self.moved_at);
         if self.moved_at > StoreTime::ZERO && gap > GAP {
             self.held_until = now + gap.min(call.hold);
@@ -281,14 +300,14 @@ impl RoomState {
         (self.gateways, self.calls) = (self.calls, 0);
         let entering = self.seats.begin(SeatStep { now, gap, ask: call.ask });
         let active = self.active.take();
-        if is_calm {
+        if admitted == StepAdmits::AllUsers {
             self.calm_at = now;
             self.frontier = self.frontier.max(QueueTime::of_second(earliest(call, now)));
         }
         let is_settled = now >= call.epoch.start().time() + SETTLE;
         let has_counts = self.has_counts(call, now);
         let free = match active {
-            Some(active) if has_counts && !is_calm => {
+            Some(active) if has_counts && admitted == StepAdmits::ByFreePlaces => {
                 // Without the shared state, a gateway fills its part of all places: it cannot see
                 // what others admit.
                 let places = call.max_active as f64 / call.share.max(1) as f64;
@@ -298,8 +317,8 @@ impl RoomState {
         };
         let wanted = self.seats.give_out(free);
         let wanted = if is_settled { wanted } else { 0.0 };
-        let left = self.walk(call, wanted, now);
-        let passed = (wanted - left).ceil() as u64;
+        let FrontierMove { passed, first_waiting } = self.move_frontier(call, wanted, now);
+        self.set_next_base(call, first_waiting, now);
         self.turns += passed;
         self.seats.pass(passed, now);
         let expected = self.seats.expected();
@@ -312,8 +331,8 @@ impl RoomState {
     }
 
     /// Moves the frontier over at most `wanted` waiting tickets that are settled at `now`, and makes
-    /// the profile of the others. Returns by how many it moved less.
-    fn walk(&mut self, call: &RoomCall, wanted: f64, now: StoreTime) -> f64 {
+    /// the profile of the others.
+    fn move_frontier(&mut self, call: &RoomCall, wanted: f64, now: StoreTime) -> FrontierMove {
         let (epoch, settled) = (call.epoch, UnixSecond::of(now.before(SETTLE)));
         let intervals = self.intervals(epoch);
         let (mut left, mut waiting, mut shown) = (wanted, 0.0_f64, 0.0_f64);
@@ -354,15 +373,26 @@ impl RoomState {
             let tickets = waiting.floor() as u64;
             self.profile.push(ProfilePoint { second: last, tickets });
         }
-        let next_epoch = epoch.index.after(1);
-        if self.next_epoch != next_epoch {
-            let front = self.frontier.second();
-            self.next_epoch = next_epoch;
-            // While counts are missing, older tickets may wait than the first that was counted.
-            let first = first_waiting.filter(|_| self.has_counts(call, now)).unwrap_or(front);
-            self.next_base = first.min(earliest(call, now)).max(front);
+        FrontierMove { passed: (wanted - left).ceil() as u64, first_waiting }
+    }
+
+    /// Sets the base of the next epoch, unless it is set. `first_waiting` is the first second with
+    /// waiting tickets.
+    fn set_next_base(
+        &mut self,
+        call: &RoomCall,
+        first_waiting: Option<UnixSecond>,
+        now: StoreTime,
+    ) {
+        let next_epoch = call.epoch.index.after(1);
+        if self.next_epoch == next_epoch {
+            return;
         }
-        left
+        let front = self.frontier.second();
+        self.next_epoch = next_epoch;
+        // While counts are missing, older tickets may wait than the first that was counted.
+        let first = first_waiting.filter(|_| self.has_counts(call, now)).unwrap_or(front);
+        self.next_base = first.min(earliest(call, now)).max(front);
     }
 
     /// The intervals with waiting tickets, in the order of places: what the epoch before counted,
