@@ -280,10 +280,10 @@ impl WaitingReplay {
     ) -> Turn {
         let Some(simulated) = &self.simulated else { return Turn::Admitted };
         let gate = simulated.gate();
-        let Err(mut denied) = gate.admit(GateCaller::Token(token), || now) else {
+        let Err(denied) = gate.admit(GateCaller::Token(token), || now) else {
             return Turn::Admitted;
         };
-        gate.ask_room(token, ticket, head_start, &mut denied);
+        let denied = gate.ask_room(token, ticket, head_start, denied);
         let is_admitted = denied.is_turn()
             && gate.room().is_some_and(|room| room.claim_alone(token, denied.now).is_some());
         match denied.waiting {

@@ -93,7 +93,7 @@ impl Gateway {
         gate: &AdmissionGate,
         request: &RequestContext,
         tokens: &[u64],
-        mut denied: Box<AdmissionDenied>,
+        denied: Box<AdmissionDenied>,
     ) -> Result<Admittance, GatewayError> {
         let Some(rules) = &request.rules().snapshot.waiting_room else {
             return Err(self.refuse(request, denied));
@@ -103,7 +103,7 @@ impl Gateway {
         let plan = request.ledger.consumer().and_then(|consumer| consumer.plan);
         let head_start = request.rules().snapshot.head_start(plan);
         let holder = holder(tokens);
-        gate.ask_room(holder, ticket, head_start, &mut denied);
+        let denied = gate.ask_room(holder, ticket, head_start, denied);
         if denied.is_turn() {
             return Ok(Admittance::ClaimsPlace(TurnClaim { holder, denied }));
         }

@@ -91,9 +91,8 @@ impl AdmissionDenied {
     }
 
     /// The denial of a caller that waits in the waiting room.
-    fn wait(&mut self, waiting: WaitingPlace) {
-        self.reset_at = self.now + waiting.expected_wait;
-        self.waiting = Some(waiting);
+    fn waiting_at(self, place: WaitingPlace) -> Self {
+        Self { reset_at: self.now + place.expected_wait, waiting: Some(place), ..self }
     }
 }
 
@@ -185,19 +184,23 @@ impl AdmissionGate {
         self.throttle.room.as_deref()
     }
 
-    /// Gives a denied caller its place in the waiting room, if there is one: `holder` is the keyed
-    /// hash of its tokens, and `ticket` the ticket that it sent. A caller that has no token, or a
-    /// rejected one, gets none.
+    /// The denial of a caller with its place in the waiting room, if there is one: `holder` is the
+    /// keyed hash of its tokens, and `ticket` the ticket that it sent. A caller that has no token,
+    /// or a rejected one, gets no place.
+    #[must_use]
     pub fn ask_room(
         &self,
         holder: u64,
         ticket: Option<&[u8]>,
         head_start: HeadStart,
-        denied: &mut AdmissionDenied,
-    ) {
+        mut denied: Box<AdmissionDenied>,
+    ) -> Box<AdmissionDenied> {
         if let Some(room) = self.room().filter(|_| denied.reason == DenyReason::Unknown) {
-            denied.wait(room.ask(holder, ticket, head_start, denied.now));
+            let place = room.ask(holder, ticket, head_start, denied.now);
+            // In the same box: a refusal allocates once.
+            *denied = denied.waiting_at(place);
         }
+        denied
     }
 
     /// Records `token` as active after an upstream's response, unless its `status` is in the

@@ -106,9 +106,10 @@ mod tests {
             if second >= 5 && second % 5 == 0 {
                 for token in hashes(100..130) {
                     let denied = simulated.gate().admit(GateCaller::Token(token), || now);
-                    let mut denied = denied.expect_err("users wait, although no user is active");
+                    let denied = denied.expect_err("users wait, although no user is active");
                     assert_eq!(denied.reason, DenyReason::Unknown);
-                    simulated.gate().ask_room(token, None, HeadStart::default(), &mut denied);
+                    let head_start = HeadStart::default();
+                    let denied = simulated.gate().ask_room(token, None, head_start, denied);
                     assert!(!denied.is_turn());
                 }
             }
