@@ -145,6 +145,7 @@ struct EpochTable {
 struct PlaceInterval {
     first: UnixSecond,
     end: UnixSecond,
+    /// As in Lua, because the frontier passes parts of it.
     tickets: f64,
 }
 
@@ -166,6 +167,10 @@ struct FrontierMove {
 }
 
 /// The shared state.
+///
+/// Its twin in Redis makes the same steps. Counts and times are whole numbers below 2^53; parts of
+/// tickets and of places are `f64`. The numbers of Lua are doubles, so both twins compute the same
+/// as long as they do the same operations in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct RoomState {
     /// False until the first exchange.

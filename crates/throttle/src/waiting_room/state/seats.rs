@@ -114,7 +114,8 @@ pub(super) struct SeatStep {
     pub(super) ask: Millis,
 }
 
-/// The places that users may take.
+/// The places that users may take. Free places and shares are `f64` in its steps, as the numbers of
+/// Lua are: see [`RoomState`](super::RoomState).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seats {
     /// Places that may be taken until the next step.
