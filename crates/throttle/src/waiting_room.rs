@@ -29,11 +29,13 @@
 //! | [`state`] | the shared state: counts, frontier, free places. Pure |
 //! | `view` | what workers read: the frontier, a ticket's place and its expected wait |
 //! | [`desk`] | takes places for the users whose turn it is |
+//! | `entering` | the users that have taken a place, until their first responses begin |
 //! | `redis` | the shared state in Redis |
 //! | `ticker` | the exchange once a second, and what a gateway does without Redis |
 
 pub mod counts;
 pub mod desk;
+mod entering;
 pub mod place;
 mod redis;
 pub mod state;
@@ -46,19 +48,19 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use ahash::RandomState;
 use arc_swap::ArcSwap;
-use hashbrown::{HashMap, hash_map::Entry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use self::{
     counts::EpochCounts,
     desk::{MAX_CLAIMS, SeatClaim},
+    entering::EnteringUsers,
     state::{RoomState, Seat},
     ticket::{TICKET_LEN, Ticket, TicketFault, TicketKey},
 };
 pub use self::{
+    entering::EnteringUser,
     place::{EpochIndex, QueueTime, RoomEpoch, UnixSecond},
     redis::RedisRoomStore,
     ticker::{RoomStore, RoomTick, RoomTicker},
@@ -189,37 +191,6 @@ pub enum QueueStanding {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HeadStart(pub u64);
 
-/// The users that have taken places and whose first responses have not begun: the number of
-/// requests of each.
-#[derive(Debug, Default)]
-struct EnteringUsers(Mutex<HashMap<u64, u32, RandomState>>);
-
-/// A request of a user that has taken a place, while its response has not begun. The place is kept
-/// meanwhile.
-#[derive(Debug)]
-pub struct EnteringUser {
-    holder: u64,
-    users: Arc<EnteringUsers>,
-}
-
-impl EnteringUser {
-    fn new(holder: u64, users: &Arc<EnteringUsers>) -> Self {
-        *users.0.lock().entry(holder).or_default() += 1;
-        Self { holder, users: Arc::clone(users) }
-    }
-}
-
-impl Drop for EnteringUser {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut requests) = self.users.0.lock().entry(self.holder) {
-            *requests.get_mut() -= 1;
-            if *requests.get() == 0 {
-                requests.remove();
-            }
-        }
-    }
-}
-
 /// Counters of the exchange with Redis. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]
 pub struct RoomStats {
@@ -295,14 +266,14 @@ impl WaitingRoom {
 
     /// The number of users that have taken a place and whose first response has not begun.
     fn entering(&self) -> u64 {
-        self.entering.0.lock().len() as u64
+        self.entering.count()
     }
 
     /// Asks for a place for `holder`, whose turn it is; `None` if none is free or the shared state
     /// cannot be reached. The control loop of the throttle must run. `now` is the time by the
     /// filters' clock.
     pub async fn claim(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
-        if self.is_entering(holder) {
+        if self.entering.contains(holder) {
             return Some(EnteringUser::new(holder, &self.entering));
         }
         let (answer, answered) = tokio::sync::oneshot::channel();
@@ -312,15 +283,11 @@ impl WaitingRoom {
 
     /// As [`Self::claim`], in the state of this gateway alone.
     pub fn claim_alone(&self, holder: u64, now: StoreTime) -> Option<EnteringUser> {
-        if self.is_entering(holder) {
+        if self.entering.contains(holder) {
             return Some(EnteringUser::new(holder, &self.entering));
         }
         let seats = self.own.lock().claim(&[holder], now);
         self.enter(holder, *seats.first()?)
-    }
-
-    fn is_entering(&self, holder: u64) -> bool {
-        self.entering.0.lock().contains_key(&holder)
     }
 
     fn enter(&self, holder: u64, seat: Seat) -> Option<EnteringUser> {
