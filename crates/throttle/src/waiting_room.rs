@@ -23,6 +23,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `settings` | the settings, and the times that follow from them |
 //! | [`ticket`] | signing and reading tickets |
 //! | [`place`] | places, epochs, and the intervals in which tickets are counted |
 //! | [`counts`] | the counts of one gateway |
@@ -38,6 +39,7 @@ pub mod desk;
 mod entering;
 pub mod place;
 mod redis;
+mod settings;
 pub mod state;
 mod ticker;
 pub mod ticket;
@@ -63,6 +65,7 @@ pub use self::{
     entering::EnteringUser,
     place::{EpochIndex, QueueTime, RoomEpoch, UnixSecond},
     redis::RedisRoomStore,
+    settings::{HeadStart, RoomSettings},
     ticker::{RoomStore, RoomTick, RoomTicker},
     view::{RoomView, WaitBasis},
 };
@@ -71,61 +74,8 @@ use tidegate_base::time::{Millis, StoreTime};
 use tidegate_redis::RedisFailure;
 use tidegate_system::secret::SharedSecret;
 
-/// Time after which a token is known to be active at all gateways.
-const KNOWN_ELSEWHERE: Millis = Millis::from_secs(5);
-
-/// Time until all gateways know whose turn it is, with some reserve.
-const LEARNS_OF_TURN: Millis = Millis::from_secs(3);
-
-/// The longest time until a user asks again that found no place free when it was its turn.
-const TURN_RETRY: Millis = Millis::from_secs(3);
-
 /// How far the clocks of two gateways may differ.
 const MAX_SKEW: Millis = Millis::from_secs(2);
-
-/// The compiled `throttle.waiting_room` section of the configuration, as far as the room itself
-/// needs it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RoomSettings {
-    /// Time after which a ticket expires if its holder does not ask.
-    pub ticket_ttl: Millis,
-}
-
-impl RoomSettings {
-    /// The length of an epoch, in whole seconds: a ticket that asks in each of them is valid for
-    /// `ticket_ttl`.
-    pub fn epoch_length(self) -> Millis {
-        whole_seconds(self.ticket_ttl / 2).max(Millis::from_secs(1))
-    }
-
-    /// The length of a head start, in whole seconds.
-    pub fn length_of(self, head_start: HeadStart) -> Millis {
-        whole_seconds(self.ticket_ttl * head_start.0)
-    }
-
-    /// The longest time between two requests of a client that does as it is asked, in whole
-    /// seconds.
-    fn max_retry(self) -> Millis {
-        whole_seconds(self.ticket_ttl / 3).max(Millis::from_secs(1))
-    }
-
-    /// The longest time until a user asks whose turn has come: gateways learn of it with their next
-    /// exchanges.
-    fn longest_pause(self) -> Millis {
-        self.max_retry() + LEARNS_OF_TURN
-    }
-
-    /// Time for which no place is given out after an outage: the tickets of users who left have
-    /// expired, and the users that others admitted are counted as active everywhere.
-    pub fn hold(self) -> Millis {
-        self.ticket_ttl + KNOWN_ELSEWHERE
-    }
-}
-
-/// `length`, rounded down to whole seconds.
-fn whole_seconds(length: Millis) -> Millis {
-    Millis::from_secs(length.as_whole_secs())
-}
 
 /// The place of a caller that waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -184,12 +134,6 @@ pub enum QueueStanding {
     /// It would be its turn, but the operator has closed the room.
     TurnWhileClosed,
 }
-
-/// By how much earlier than it arrives a caller joins the queue, in lifetimes of a ticket. It
-/// overtakes the callers that arrived within that time before it, and no others, so all of them are
-/// admitted in the end.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct HeadStart(pub u64);
 
 /// Counters of the exchange with Redis. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]
@@ -370,10 +314,10 @@ impl WaitingRoom {
             basis: view.basis(),
             retry_after: match standing {
                 QueueStanding::Newcomer { .. } | QueueStanding::Waiting => {
-                    self.retry_after(holder, view.earliest_wait(place))
+                    self.settings.retry_after(holder, view.earliest_wait(place))
                 }
                 QueueStanding::Turn | QueueStanding::TurnWhileClosed => {
-                    retry_within(holder, TURN_RETRY)
+                    settings::retry_at_turn(holder)
                 }
             },
             standing,
@@ -415,20 +359,6 @@ impl WaitingRoom {
         }
         Ok(ticket)
     }
-
-    /// The time until a caller is to ask again: shorter near the front of the queue, and different
-    /// for different callers.
-    fn retry_after(&self, holder: u64, earliest_wait: Millis) -> Millis {
-        let longest = self.settings.max_retry();
-        retry_within(holder, (earliest_wait / 4).clamp(TURN_RETRY.min(longest), longest))
-    }
-}
-
-/// A time in whole seconds, at most `longest` and at least two thirds of it, that differs between
-/// callers.
-fn retry_within(holder: u64, longest: Millis) -> Millis {
-    let longest = longest.as_whole_secs();
-    Millis::from_secs(longest - holder % (longest / 3 + 1))
 }
 
 #[cfg(test)]

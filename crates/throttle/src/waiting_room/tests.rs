@@ -360,7 +360,7 @@ fn closing_the_room_stops_tickets_whose_turn_has_come() {
 fn clients_return_well_before_their_tickets_expire() {
     let lone = LoneRoom::new();
     for wait in [1, 10, 100, 10_000] {
-        let time = |holder| lone.room.retry_after(holder, Millis::from_secs(wait));
+        let time = |holder| lone.room.settings.retry_after(holder, Millis::from_secs(wait));
         let times: Vec<Millis> = (0..200).map(time).collect();
         let (least, most) = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
         let [lowest, highest] = [2, 20].map(Millis::from_secs);

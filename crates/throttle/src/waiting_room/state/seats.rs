@@ -11,7 +11,7 @@ use ahash::RandomState;
 use hashbrown::HashMap;
 
 use super::{Millis, RoomCall, StoreTime, UnixSecond};
-use crate::waiting_room::{KNOWN_ELSEWHERE, TURN_RETRY};
+use crate::waiting_room::settings::{KNOWN_ELSEWHERE, TURN_RETRY};
 
 /// The period by which places taken and refused are counted.
 const SECOND: Millis = Millis::from_secs(1);
