@@ -101,7 +101,10 @@ mod tests {
     /// The results of one tick per second.
     fn run(hysteresis: &mut Hysteresis, from: StoreTime, counts: &[u64]) -> Vec<bool> {
         let ticks = counts.iter().zip(0..);
-        ticks.map(|(&n, s)| hysteresis.tick(from + s * 1_000, &estimated(n), &MARKS, T0)).collect()
+        let mut tick = |(n, second): (&u64, u64)| {
+            hysteresis.tick(from + Millis::from_secs(second), &estimated(*n), &MARKS, T0)
+        };
+        ticks.map(&mut tick).collect()
     }
 
     #[test]
@@ -124,14 +127,15 @@ mod tests {
     #[test]
     fn one_uninterrupted_minute_below_stops_throttling() {
         let mut hysteresis = Hysteresis::default();
+        let at = |ms| T0 + Millis::from_ms(ms);
         run(&mut hysteresis, T0, &[500; 3]);
-        assert!(hysteresis.tick(T0 + 10_000, &estimated(89), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 69_999, &estimated(89), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 69_999, &estimated(90), &MARKS, T0), "90 is not below 90");
-        assert!(hysteresis.tick(T0 + 80_000, &estimated(1), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 139_999, &estimated(1), &MARKS, T0));
-        assert!(!hysteresis.tick(T0 + 140_000, &estimated(1), &MARKS, T0));
-        assert_eq!(run(&mut hysteresis, T0 + 141_000, &[101, 101, 101]), [false, false, true]);
+        assert!(hysteresis.tick(at(10_000), &estimated(89), &MARKS, T0));
+        assert!(hysteresis.tick(at(69_999), &estimated(89), &MARKS, T0));
+        assert!(hysteresis.tick(at(69_999), &estimated(90), &MARKS, T0), "90 is not below 90");
+        assert!(hysteresis.tick(at(80_000), &estimated(1), &MARKS, T0));
+        assert!(hysteresis.tick(at(139_999), &estimated(1), &MARKS, T0));
+        assert!(!hysteresis.tick(at(140_000), &estimated(1), &MARKS, T0));
+        assert_eq!(run(&mut hysteresis, at(141_000), &[101, 101, 101]), [false, false, true]);
     }
 
     #[test]
@@ -151,8 +155,10 @@ mod tests {
         ) {
             let (mut hysteresis, mut before) = (Hysteresis::default(), T0);
             for (n, second) in counts.into_iter().zip(0_u64..) {
-                let now = T0 + second * 1_000;
-                hysteresis.tick(now, &estimated(n), &MARKS, (now + 1).round_up(60_000));
+                let now = T0 + Millis::from_secs(second);
+                let minute = Millis::from_mins(1);
+                let next_minute = now + minute - now.since(StoreTime::ZERO) % minute;
+                hysteresis.tick(now, &estimated(n), &MARKS, next_minute);
                 prop_assert!(hysteresis.retry_at() >= before);
                 before = hysteresis.retry_at();
                 prop_assert!(before > now);

@@ -97,7 +97,7 @@ mod tests {
         hashes(0..12).for_each(|token| _ = simulated.gate().record_response(token, 200, &settings));
         let room = Arc::clone(simulated.throttle().room.as_ref().unwrap());
         for second in 1..=400 {
-            let now = START + second * 1_000;
+            let now = START + Millis::from_secs(second);
             simulated.tick(now);
             if second == 5 {
                 assert!(simulated.throttle().is_throttling());
@@ -116,7 +116,7 @@ mod tests {
         }
         assert_eq!(simulated.throttle().status().estimate.tokens, 0);
         // They have given up.
-        (401..=500).for_each(|second| simulated.tick(START + second * 1_000));
+        (401..=500).for_each(|second| simulated.tick(START + Millis::from_secs(second)));
         assert!(!simulated.throttle().is_throttling());
     }
 }

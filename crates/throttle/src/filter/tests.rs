@@ -140,11 +140,11 @@ fn a_slot_is_cleared_within_twenty_steps() {
     (0..100).for_each(|token| assert!(filter.record(token)));
     let has_bits = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
     filter.rotate(START + MINUTE * 30);
-    filter.rotate(START + MINUTE * 31 + GRACE - 1);
+    filter.rotate(START + MINUTE * 31 + GRACE - Millis::MILLISECOND);
     assert!(filter.contains(1));
     for second in 0..20 {
         assert!(has_bits(&filter));
-        filter.rotate(START + MINUTE * 31 + GRACE + second * 1_000);
+        filter.rotate(START + MINUTE * 31 + GRACE + Millis::from_secs(second));
         assert!(!filter.contains(1));
     }
     assert!(!has_bits(&filter));
@@ -158,7 +158,7 @@ fn a_slot_is_cleared_within_twenty_steps() {
     filter.rotate(START + MINUTE * 10_000);
     assert!(!filter.contains(1));
     filter.rotate(START);
-    assert_eq!(*filter.live_generations().end(), START.periods_of(MINUTE.as_ms()) + 10_000);
+    assert_eq!(*filter.live_generations().end(), START.since(StoreTime::ZERO) / MINUTE + 10_000);
     filter.rotate(StoreTime::MAX);
     assert_eq!(filter.live_generations(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
 }
@@ -168,7 +168,7 @@ fn a_slot_is_cleared_within_twenty_steps() {
 fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     let filter = Filter::new(sized(100, 0.01, 1), hash_keys(7), START);
     filter.rotate(START + MINUTE * 10);
-    let slot = Filter::<Native>::slot_mask(START.periods_of(MINUTE.as_ms()));
+    let slot = Filter::<Native>::slot_mask(START.since(StoreTime::ZERO) / MINUTE);
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
     filter.changed.fetch_or(slot, Release);
     assert!(!filter.contains(1));

@@ -73,7 +73,7 @@ fn filters_that_fill_fast_grow_for_the_rest_of_the_generation() {
     for (second, growth) in [(0, 16), (6, 16), (9, 8), (14, 8), (21, 4), (59, 4)] {
         let mut grown = Grown::new();
         grown.record(CAPACITY * 11 / 10);
-        grown.now = START + second * 1_000;
+        grown.now = START + Millis::from_secs(second);
         assert_eq!(grown.tick(MAX_GROWTH), Some(growth), "full after {second} s");
     }
 }

@@ -155,7 +155,7 @@ async fn a_clock_step_without_redis_suspends_denials() {
 #[tokio::test]
 async fn the_filters_rotate_while_redis_hangs() {
     // Half a rotation before the next minute.
-    let clock = Clock::simulated(NOW + MINUTE - 500);
+    let clock = Clock::simulated(NOW + MINUTE - Millis::from_ms(500));
     let (throttle, mut store) = start_throttling(&clock).await;
     let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     store.hangs = true;

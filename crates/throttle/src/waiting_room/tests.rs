@@ -46,7 +46,7 @@ impl LoneRoom {
 
     /// A second passes; `active` of 100 users are active.
     fn tick(&mut self, active: u64) {
-        self.now += 1_000;
+        self.now += Millis::from_secs(1);
         let tick = RoomTick {
             now: self.now,
             standing: self.standing,
@@ -330,7 +330,7 @@ fn a_user_whose_request_is_in_flight_takes_no_second_place() {
 /// A gateway starts in the middle of a second.
 #[test]
 fn it_is_not_the_turn_of_users_who_come_right_after_the_start() {
-    let now = START + 900;
+    let now = START + Millis::from_ms(900);
     let room = WaitingRoom::new(SETTINGS, &SharedSecret::from_namespace("test"), now);
     let tickets: Vec<_> = (0..50)
         .map(|holder| (holder, room.ask(holder, None, HeadStart::default(), now).ticket))

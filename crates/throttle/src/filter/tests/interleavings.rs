@@ -50,7 +50,7 @@ const SMALL: Geometry =
     Geometry { bits: 4, growth: 1, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
-const FIRST: u64 = START.periods_of(MINUTE.as_ms());
+const FIRST: u64 = START.as_unix_ms() / MINUTE.as_ms();
 
 fn small() -> Arc<Filter<LoomAtomics>> {
     Arc::new(Filter::with_atomics(SMALL, hash_keys(1), START))
@@ -80,7 +80,7 @@ fn a_token_recorded_during_rotation_is_held_for_its_memory() {
         filter.rotate(START + MINUTE);
         join(recorder);
         assert!(filter.contains(7));
-        filter.rotate(START + MINUTE * 31 + GRACE - 1);
+        filter.rotate(START + MINUTE * 31 + GRACE - Millis::MILLISECOND);
         assert!(filter.contains(7), "30 minutes after the boundary, by a late clock");
         filter.rotate(START + MINUTE * 32 + GRACE);
         assert!(!filter.contains(7));

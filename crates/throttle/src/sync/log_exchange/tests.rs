@@ -117,7 +117,7 @@ impl LoggedGateway {
 
     /// A second passes.
     fn tick(&mut self) -> bool {
-        self.store.now += 1_000;
+        self.store.now += Millis::from_secs(1);
         self.filter.rotate(self.store.now);
         self.sync.tick(&self.filter, &mut self.store).now_or_never().unwrap().is_ok()
     }

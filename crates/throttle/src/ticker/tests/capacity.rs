@@ -47,7 +47,7 @@ async fn run(times: u64, growth: u32) -> Outcome {
     let (mut token, mut reported_in, mut most) = (0, None, 0.0_f64);
     let seconds = (0..60).chain((60..32 * 60).step_by(5));
     for second in seconds {
-        clock.set(NOW + second * 1_000);
+        clock.set(NOW + Millis::from_secs(second));
         ticker.tick(None::<&mut ClockStore>).await;
         most = most.max(throttle.status().false_positive);
         if throttle.status().capacity == CapacityState::Exceeded {

@@ -34,15 +34,15 @@ struct Cut {
     start: StoreTime,
     end: StoreTime,
     /// The time from its start to the first probe; the others follow at the longest interval.
-    first_probe: u64,
+    first_probe: Millis,
 }
 
 impl Cut {
     /// The next probe after `now`; `None` if Redis is not lost.
     fn next_probe(&self, now: StoreTime) -> Option<StoreTime> {
-        let (interval, first) =
-            (LONGEST_PROBE_INTERVAL.as_millis() as u64, self.start + self.first_probe);
-        let probes = (0..).map(|number| first + number * interval);
+        let interval = Millis::from_duration(LONGEST_PROBE_INTERVAL);
+        let first = self.start + self.first_probe;
+        let probes = (0..).map(|number| first + interval * number);
         let success = probes.clone().find(|probe| *probe >= self.end)?;
         let is_lost = (self.start..success).contains(&now);
         is_lost.then(|| probes.clone().find(|probe| *probe > now)).flatten()
@@ -177,12 +177,13 @@ impl Gateways {
 /// are cut off.
 async fn time_to_agree(seed: u64, lost: usize) -> Duration {
     let mut random = SplitMix::new(seed);
-    let start = NOW + random.below(1_000);
+    let start = NOW + Millis::from_ms(random.below(1_000));
     let gateways = Gateways::new(start);
-    let cut = StoreTime::from_unix_ms(start.as_unix_ms() + 3_000);
-    let end = cut + 1_000 + random.below(200) * STEP.as_millis() as u64;
+    let cut = start + Millis::from_secs(3);
+    let length = Millis::from_secs(1) + Millis::from_duration(STEP) * random.below(200);
+    let end = cut + length;
     let cuts = std::array::from_fn(|gateway| {
-        let first_probe = random.below(LONGEST_PROBE_INTERVAL.as_millis() as u64);
+        let first_probe = Millis::from_ms(random.below(LONGEST_PROBE_INTERVAL.as_millis() as u64));
         (gateway < lost).then_some(Cut { start: cut, end, first_probe })
     });
     let mut took = Duration::ZERO;
@@ -190,7 +191,7 @@ async fn time_to_agree(seed: u64, lost: usize) -> Duration {
         .run(cuts, &mut random, async {
             gateways.pass(Duration::from_millis(3_500)).await;
             (0..3).for_each(|gateway| gateways.record(gateway, 10 + gateway as u64));
-            gateways.pass(Duration::from_millis(end - cut - 500)).await;
+            gateways.pass((length - Millis::from_ms(500)).as_duration()).await;
             assert!(!gateways.all_know(10), "the partition separates them");
             while !(10..13).all(|token| gateways.all_know(token)) {
                 gateways.pass(STEP).await;
@@ -217,8 +218,8 @@ async fn filters_agree_within_two_seconds_after_a_partition() {
 #[tokio::test]
 async fn a_gateway_exchanges_once_a_second_while_redis_is_there_and_twice_while_it_is_lost() {
     const SECONDS: u64 = 200;
-    let always = Cut { start: NOW, end: NOW + 3_600_000, first_probe: 0 };
-    let later = Cut { start: NOW + 2_000, ..always };
+    let always = Cut { start: NOW, end: NOW + Millis::from_mins(60), first_probe: Millis::ZERO };
+    let later = Cut { start: NOW + Millis::from_secs(2), ..always };
     for (cut, expected) in [(None, 590..=610), (Some(later), 930..=1_210)] {
         let gateways = Gateways::new(NOW);
         let test = gateways.pass(Duration::from_secs(SECONDS));

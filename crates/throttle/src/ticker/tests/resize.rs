@@ -115,7 +115,7 @@ async fn tokens_recorded_while_the_filters_grow_are_kept() {
     assert!(live.before.is_some() && live.contains(1 << 40) && live.record(1 << 41));
     let both = throttle.status().memory_bytes;
     for second in 1..=3 {
-        clock.set(NOW + second * 1_000);
+        clock.set(NOW + Millis::from_secs(second));
         ticker.tick(None::<&mut ClockStore>).await;
     }
     let live = throttle.filter.load_full();
@@ -147,7 +147,7 @@ async fn the_estimate_does_not_change_when_the_filters_grow() {
     let mut ticker = Ticker::new(&throttle, &clock, FilterSharing::Local);
     let mut last = 0;
     for second in 0..60 {
-        clock.set(NOW + second * 1_000);
+        clock.set(NOW + Millis::from_secs(second));
         (0..100).for_each(|token| _ = throttle.filter.load().record(second << 32 | token));
         ticker.tick(None::<&mut ClockStore>).await;
         let (estimate, tokens) = (throttle.status().estimate, (second + 1) * 100);
@@ -174,7 +174,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
             gateways.each_ref().map(|own| Ticker::new(own, &clock, FilterSharing::Shared));
         for minute in 0..3 {
             for tick in 0..12 {
-                clock.set(NOW + MINUTE * minute + tick * 5_000);
+                clock.set(NOW + MINUTE * minute + Millis::from_secs(tick * 5));
                 for (at, ticker) in tickers.iter_mut().enumerate() {
                     let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
                     ticker.tick(Some(&mut store)).await;
@@ -186,7 +186,7 @@ async fn gateways_of_different_sizes_exchange_their_tokens() {
         // Without logs, tokens are known with the next write of their generation, which conflicts
         // delay.
         for _ in 0..70 {
-            clock.set(clock.store_time() + 1_000);
+            clock.set(clock.store_time() + Millis::from_secs(1));
             for ticker in &mut tickers {
                 let mut store = PayloadStore { payloads: &payloads, clock: clock.clone() };
                 ticker.tick(Some(&mut store)).await;

@@ -270,7 +270,7 @@ proptest! {
         let mut state = RoomState::default();
         let (mut now, mut before) = (time(0), RoomReply::default());
         for (delay, tickets, active, standing) in steps {
-            now += delay;
+            now += Millis::from_ms(delay);
             let second = now.since(START.time()).as_whole_secs();
             let tickets: Vec<_> =
                 tickets.into_iter().map(|(ago, tickets)| (second.saturating_sub(ago), tickets)).collect();

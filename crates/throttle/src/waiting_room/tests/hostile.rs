@@ -39,7 +39,7 @@ fn tick_all(
     let ticks = replies.len() as u64 + 2;
     let mut ticker = RoomTicker::new(Arc::clone(room), Some(PreparedStore(replies)));
     for second in 0..ticks {
-        let now = from + second * 1_000;
+        let now = from + Millis::from_secs(second);
         let tick = RoomTick {
             now,
             standing: Standing::Demanded,
@@ -94,7 +94,7 @@ proptest! {
         prop::collection::vec(any::<u8>(), 0..80),
         "[A-Za-z0-9_-]{37}[AQgw]".prop_map(String::into_bytes),
     ]) {
-        let now = START + 5_000;
+        let now = START + Millis::from_secs(5);
         let waiting = open_room(now).ask(1, Some(&text), HeadStart::default(), now);
         prop_assert!(!waiting.is_turn());
         prop_assert!(waiting.is_new() && waiting.fault().is_some());
@@ -113,6 +113,6 @@ proptest! {
 fn an_issued_ticket_is_admitted_by_an_open_room() {
     let lone = LoneRoom::new();
     let ticket = lone.wait(1, None).ticket;
-    let now = START + 5_000;
+    let now = START + Millis::from_secs(5);
     assert!(open_room(now).ask(1, Some(&ticket), HeadStart::default(), now).is_turn());
 }

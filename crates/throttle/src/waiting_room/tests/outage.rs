@@ -61,7 +61,7 @@ impl TwoGateways {
 
     /// A second passes; `active` of 100 users are active.
     fn tick(&mut self, active: u64) {
-        self.now += 1_000;
+        self.now += Millis::from_secs(1);
         self.shared.borrow_mut().now = self.now;
         for ticker in &mut self.tickers {
             let tick = RoomTick {
