@@ -9,6 +9,11 @@
 //! | [`Uptime`] | `Clock::uptime` | timers and measured durations |
 //! | [`UnixSeconds`] | [`UnixSeconds::of`] a [`StoreTime`] | the validity of certificates |
 //!
+//! | file | content |
+//! |---|---|
+//! | `millis` | [`Millis`]: a length of time in whole ms |
+//! | `unix_seconds` | [`UnixSeconds`]: a time of day in whole seconds |
+//!
 //! Nothing here reads a clock.
 //!
 //! The length of a time is [`Millis`] beside the first three, and a [`Duration`] beside

@@ -26,6 +26,7 @@
 //! | `descriptors_file` | the configuration file of envoyproxy/ratelimit |
 //! | `consumers_file`, `overrides_file` | the records of a file of consumers, one by one; the values of a file of overrides |
 //! | `json_error` | mistakes in JSON, in our words |
+//! | `only_one` | [`NotOne`]: the fault of a section that has none or several of exclusive keys |
 //! | `plain_text`, `end_time` | names and other printable texts; times at which keys and overrides end |
 //! | `units`, `status`, `method`, `listen_address`, `admin_address`, `secret` | values with a syntax of their own, by the macro of `tidegate-scalar` |
 //! | `schema` | the JSON Schema of the types, from the file `schema.json`, which a test writes |

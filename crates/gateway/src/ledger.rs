@@ -302,11 +302,11 @@ impl Ledger {
 
     /// What is known of the response.
     pub(super) fn totals(&self) -> ResponseTotals {
-        ResponseTotals { bytes: self.bytes_sent, duration: self.elapsed() }
+        ResponseTotals { bytes: self.bytes_sent, duration: self.age() }
     }
 
     /// The time since the request's head.
-    fn elapsed(&self) -> Millis {
+    fn age(&self) -> Millis {
         Millis::from_duration(self.arrival.stopwatch.read())
     }
 

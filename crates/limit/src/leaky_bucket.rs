@@ -44,7 +44,7 @@ pub const MAX_SLOTS: u64 = u32::MAX as u64;
 /// passed.
 const MAX_ROUNDING: Millis = Millis::from_secs(1);
 
-/// Longest `max_wait`: records of limits that differ in it are told apart by 32 bits.
+/// Longest `max_wait`: 32 bits of a fingerprint tell records of limits apart that differ in it.
 pub const MAX_WAIT: Millis = Millis::from_ms(u32::MAX as u64);
 
 /// The record of one caller under one limit. [`LeakyBucketState::default`] is a new caller's.
