@@ -8,7 +8,7 @@ use tidegate::{
     config,
     identity::KeySecret,
     replay::{ConfigReplay, Replay},
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
     telemetry::AccessLine,
 };
 
@@ -105,8 +105,8 @@ static COMBINED_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 fn config_replay() -> ConfigReplay {
     let loaded = config::parse("rules", RULES).unwrap_or_else(|faults| panic!("{faults}"));
-    let rules =
-        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+    let rules = Snapshot::compile(&loaded, SecretReading::Unread)
+        .unwrap_or_else(|faults| panic!("{faults}"));
     ConfigReplay::new("rules", rules, 1_000_000, KeySecret(1, 2))
 }
 

@@ -17,14 +17,14 @@
 //! | `notes` | notes on data that a log lacks |
 //!
 //! ```
-//! use tidegate::{config, identity::KeySecret, replay::{ConfigReplay, Replay}, snapshot::{Secrets, Snapshot}};
+//! use tidegate::{config, identity::KeySecret, replay::{ConfigReplay, Replay}, snapshot::{SecretReading, Snapshot}};
 //!
 //! let rules = "
 //! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
 //! limits: {per-caller: {quota: 1, window: 1m}}
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
-//! let snapshot = Snapshot::compile(&config::parse("api.yaml", rules).unwrap(), Secrets::Unread).unwrap();
+//! let snapshot = Snapshot::compile(&config::parse("api.yaml", rules).unwrap(), SecretReading::Unread).unwrap();
 //! let configs = [ConfigReplay::new("api.yaml", snapshot, 1_000, KeySecret(1, 2))];
 //! let mut replay = Replay::new(configs.into_iter().collect(), "");
 //!

@@ -7,7 +7,7 @@ use tidegate::{
     config,
     identity::KeySecret,
     replay::{ConfigReplay, Format, Replay},
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 const RULES: &str = "
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = (Format::detect(line), Format::Json.parse(line), Format::Combined.parse(line));
     }
     let loaded = config::parse("rules", RULES).unwrap_or_else(|_| panic!("the rules are valid"));
-    let rules = Snapshot::compile(&loaded, Secrets::Unread)
+    let rules = Snapshot::compile(&loaded, SecretReading::Unread)
         .unwrap_or_else(|_| panic!("the rules are valid"));
     let config = ConfigReplay::new("rules", rules, 1_000, KeySecret(1, 2));
     let mut replay = Replay::new([config].into_iter().collect(), "");

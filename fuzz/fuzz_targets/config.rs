@@ -10,7 +10,7 @@ use tidegate::{
         ConditionResult, Conditions, HostPattern, Lookup, PathPattern, RouteTable, Rule,
         normalize::{Slashes, normalize},
     },
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 fuzz_target!(|text: &str| {
@@ -18,7 +18,7 @@ fuzz_target!(|text: &str| {
     // Short names of variables have a value, which no message may show.
     let env = |name: &str| (name.len() < 4).then(|| VALUE.into());
     match config::parse_with("fuzz.yaml", text, &env) {
-        Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
+        Ok(loaded) => match Snapshot::compile(&loaded, SecretReading::Unread) {
             Ok(snapshot) => {
                 for route in &loaded.config.routes {
                     let host = route.matches.host.as_deref().unwrap_or("a");
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
         Err(ReadError { faults, partial }) => {
             check_message(&faults.to_string(), text);
             if let Some(Err(more)) =
-                partial.map(|partial| Snapshot::compile(&partial, Secrets::Unread))
+                partial.map(|partial| Snapshot::compile(&partial, SecretReading::Unread))
             {
                 check_message(&more.to_string(), text);
             }

@@ -13,7 +13,7 @@ use tidegate::{
     limit::MAX_UNITS,
     rate_limit_service::messages::RateLimitRequest,
     secret::KeySecret,
-    snapshot::{ChargeContext, Secrets, Snapshot},
+    snapshot::{ChargeContext, SecretReading, Snapshot},
 };
 
 const RULES: &str = "
@@ -29,7 +29,7 @@ routes: [{name: all, upstream: app}]
 
 static SNAPSHOT: LazyLock<Snapshot> = LazyLock::new(|| {
     let loaded = config::parse("fuzz.yaml", RULES).expect("a configuration");
-    Snapshot::compile(&loaded, Secrets::Unread).expect("rules")
+    Snapshot::compile(&loaded, SecretReading::Unread).expect("rules")
 });
 
 fuzz_target!(|bytes: &[u8]| {

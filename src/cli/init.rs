@@ -94,12 +94,12 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::config;
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     fn notes(text: &str) -> Vec<String> {
         let loaded = config::parse("init.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
-        let snapshot =
-            Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+        let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
+            .unwrap_or_else(|faults| panic!("{faults}"));
         snapshot.notes.iter().map(ToString::to_string).collect()
     }
 

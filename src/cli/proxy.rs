@@ -206,7 +206,7 @@ mod tests {
     use super::super::{Arguments, Command};
     use super::*;
     use crate::config;
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     /// The configuration of a command line.
     fn written(arguments: &[&str]) -> String {
@@ -277,7 +277,7 @@ mod tests {
                     written(&["--to", to, "--from", from, "--redis", redis, "--throttle", "7"]);
                 let loaded = config::parse("t.yaml", &yaml)
                     .unwrap_or_else(|faults| panic!("{yaml}{faults}"));
-                Snapshot::compile(&loaded, Secrets::Unread)
+                Snapshot::compile(&loaded, SecretReading::Unread)
                     .unwrap_or_else(|faults| panic!("{yaml}{faults}"));
             }
         }

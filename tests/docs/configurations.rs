@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use saphyr_parser::Parser;
 use tidegate::{
     config,
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 use crate::{
@@ -44,7 +44,9 @@ fn fault(page: &Page, block: &Block) -> Option<String> {
     }
     let text = if block.has("fragment") { complete(&block.text) } else { block.text.clone() };
     let (text, _files) = substitute(&text);
-    match config::parse(&name, &text).map(|loaded| Snapshot::compile(&loaded, Secrets::Unread)) {
+    match config::parse(&name, &text)
+        .map(|loaded| Snapshot::compile(&loaded, SecretReading::Unread))
+    {
         Err(fault) => Some(fault.to_string()),
         Ok(Err(faults)) => Some(faults.to_string()),
         Ok(Ok(_)) => schema_fault(&name, &text),
@@ -103,7 +105,8 @@ fn examples_load() {
         let text = std::fs::read_to_string(&file).expect("readable");
         let (text, _certificates) = substitute(&text);
         let loaded = config::parse(&name, &text).unwrap_or_else(|faults| panic!("{faults}"));
-        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+        Snapshot::compile(&loaded, SecretReading::Unread)
+            .unwrap_or_else(|faults| panic!("{faults}"));
     }
 }
 
@@ -139,7 +142,7 @@ fn docker_compose_mounts_a_configuration_that_exists() {
     assert!(compose.contains("./config/examples:/etc/tidegate:ro"));
     assert!(compose.contains("/etc/tidegate/compose.yaml"));
     let loaded = config::load(&root().join("config/examples/compose.yaml"), &|_| None).unwrap();
-    Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+    Snapshot::compile(&loaded, SecretReading::Unread).unwrap_or_else(|faults| panic!("{faults}"));
     // A container's loopback cannot be reached from outside.
     assert!(!loaded.config.listen[0].address.0.ip().is_loopback());
 }

@@ -10,7 +10,7 @@ use testkit::{
 use tidegate::{
     clock::{Clock, StoreTime},
     config,
-    snapshot::{LoadError, Secrets, Snapshot},
+    snapshot::{LoadError, SecretReading, Snapshot},
 };
 
 use crate::{certificate_files::substitute, configurations::complete, page::Page, root};
@@ -139,8 +139,8 @@ fn manifest_configuration() -> String {
 fn the_manifest_for_kubernetes_has_a_valid_configuration() {
     let yaml = manifest_configuration();
     let loaded = config::parse("tidegate.yaml", &yaml).unwrap_or_else(|faults| panic!("{faults}"));
-    let snapshot =
-        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+    let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
+        .unwrap_or_else(|faults| panic!("{faults}"));
     assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     let address = |port: u16| format!("0.0.0.0:{port}");
     assert_eq!(loaded.config.listen[0].address.to_string(), address(8080));

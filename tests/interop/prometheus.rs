@@ -25,7 +25,7 @@ use testkit::{
 use tidegate::{
     auth::KeyHash,
     config,
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 use crate::{
@@ -163,7 +163,7 @@ fn metrics_of_ordered_certificate() -> String {
         ],
     );
     let snapshot =
-        Snapshot::compile(&config::parse("t.yaml", &yaml).expect("valid"), Secrets::Unread);
+        Snapshot::compile(&config::parse("t.yaml", &yaml).expect("valid"), SecretReading::Unread);
     let snapshot = snapshot.expect("valid");
     for (settings, _) in snapshot.acme_listeners() {
         let identity = authority.issue(&["a.test", "b.test"]);

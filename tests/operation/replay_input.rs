@@ -14,7 +14,7 @@ use tidegate::{
     config,
     identity::KeySecret,
     replay::{ConfigReplay, MAX_LINE, Replay},
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 use crate::tidegate_command;
@@ -131,7 +131,8 @@ fn a_logged_token_is_in_no_header_that_a_key_can_name() {
         ",
     );
     let snapshot =
-        Snapshot::compile(&config::parse("t.yaml", &rules).unwrap(), Secrets::Unread).unwrap();
+        Snapshot::compile(&config::parse("t.yaml", &rules).unwrap(), SecretReading::Unread)
+            .unwrap();
     let config = ConfigReplay::new("t.yaml", snapshot, 1_000, KeySecret(1, 2));
     let mut replay = Replay::new([config].into_iter().collect(), "");
     let log: String = (0..9).map(|n| json(n, &format!("t{n}"), "/b/1")).collect();

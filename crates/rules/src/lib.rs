@@ -10,7 +10,7 @@
 //! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
 //!
 //! ```
-//! use tidegate_rules::snapshot::{Secrets, Snapshot};
+//! use tidegate_rules::snapshot::{SecretReading, Snapshot};
 //!
 //! let text = "
 //! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
@@ -18,7 +18,7 @@
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
 //! let loaded = tidegate_config::parse("api.yaml", text).unwrap();
-//! let rules = Snapshot::compile(&loaded, Secrets::Unread).unwrap();
+//! let rules = Snapshot::compile(&loaded, SecretReading::Unread).unwrap();
 //! assert_eq!((rules.routes.len(), rules.limits.len()), (1, 1));
 //! ```
 

@@ -29,7 +29,7 @@
 //!
 //! ```
 //! use tidegate_config as config;
-//! use tidegate_rules::snapshot::{Secrets, Snapshot};
+//! use tidegate_rules::snapshot::{SecretReading, Snapshot};
 //!
 //! let text = "
 //! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
@@ -37,7 +37,7 @@
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
 //! let compile = |text: &str| {
-//!     Snapshot::compile(&config::parse("api.yaml", text).unwrap(), Secrets::Unread)
+//!     Snapshot::compile(&config::parse("api.yaml", text).unwrap(), SecretReading::Unread)
 //! };
 //! assert_eq!(compile(text).unwrap().limits[0].limit.quota.limit, 100);
 //!
@@ -125,7 +125,7 @@ pub use self::rate_limit_service::{
     DescriptorRule, HitAct, OnRefusal, PlannedCall, PlannedHit, RateLimitDomain, RateLimitService,
     UnreadableCall, agreed_name,
 };
-pub use self::section::Secrets;
+pub use self::section::SecretReading;
 pub use self::settled_cost::{
     ActualCost, CostEstimate, MemberEstimate, ResponseOutcome, SettledCost, UnreportedCost,
 };
@@ -253,7 +253,7 @@ impl Snapshot {
     ///
     /// All settings that contradict each other or are not supported in this version, and all faults
     /// of its secrets, each with its location in the file.
-    pub fn compile(loaded: &LoadedConfig, secrets: Secrets<'_>) -> Result<Self, Faults> {
+    pub fn compile(loaded: &LoadedConfig, secrets: SecretReading<'_>) -> Result<Self, Faults> {
         compile::snapshot(loaded, secrets)
     }
 }

@@ -12,7 +12,7 @@ use crate::identity::KeySecret;
 use crate::rate_limit_service::messages::{
     DescriptorEntryMessage, RateLimitDescriptor, RateLimitRequest,
 };
-use crate::snapshot::{ChargeContext, DescriptorRule, RateLimitDomain, Secrets, Snapshot};
+use crate::snapshot::{ChargeContext, DescriptorRule, RateLimitDomain, SecretReading, Snapshot};
 
 /// A node of a random tree, without its name.
 #[derive(Clone, Debug)]
@@ -103,7 +103,8 @@ fn descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
 
 fn compiled(text: &str) -> Snapshot {
     let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}\n{text}"));
-    Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}\n{text}"))
+    Snapshot::compile(&loaded, SecretReading::Unread)
+        .unwrap_or_else(|faults| panic!("{faults}\n{text}"))
 }
 
 /// What a domain does with descriptors: a line for each refused one, and for each record the

@@ -3,7 +3,7 @@
 use testkit::yaml::fill;
 use tidegate::{
     config,
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
 };
 
 const VALID: &str = "
@@ -23,7 +23,7 @@ fn what_no_authority_could_issue_is_a_fault() {
     let valid = fill(VALID, [("ca", ca.display()), ("storage", storage.display())]);
     let messages = |yaml: &str| match config::parse("t.yaml", yaml) {
         Err(error) => error.to_string(),
-        Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
+        Ok(loaded) => match Snapshot::compile(&loaded, SecretReading::Unread) {
             Err(faults) => faults.to_string(),
             Ok(snapshot) => {
                 snapshot.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join(

@@ -16,7 +16,7 @@ use tidegate::{
     replay::{
         ConfigReplay, DecisionEvent, Format, LineReader, LoggedCosts, MAX_LINE, RawLine, Replay,
     },
-    snapshot::{Secrets, Snapshot},
+    snapshot::{SecretReading, Snapshot},
     telemetry::{AccessLine, LimitCost},
 };
 
@@ -157,7 +157,7 @@ proptest! {
     ) {
         let log = pieces.concat();
         let loaded = config::parse("rules", RULES).unwrap();
-        let rules = || Snapshot::compile(&loaded, Secrets::Unread).unwrap();
+        let rules = || Snapshot::compile(&loaded, SecretReading::Unread).unwrap();
         let candidate = || ConfigReplay::new("rules", rules(), 10, KeySecret(1, 2));
         let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
         let mut decisions = 0;

@@ -145,13 +145,13 @@ fn note(route: &RouteConfig, limit: &LimitConfig, config: &Config) -> Option<Key
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     fn messages(text: &str) -> Vec<String> {
         let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
         match config::parse("t.yaml", text) {
             Err(error) => error.faults.iter().map(|fault| first_line(fault.to_string())).collect(),
-            Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
+            Ok(loaded) => match Snapshot::compile(&loaded, SecretReading::Unread) {
                 Ok(snapshot) => {
                     snapshot.notes.iter().map(|note| first_line(note.to_string())).collect()
                 }
@@ -408,7 +408,8 @@ routes: [{name: a, upstream: app, auth: [keys], limits: [one]}]
     #[test]
     fn a_limit_of_failures_is_like_any_other() {
         let compile = |text: &str| {
-            Snapshot::compile(&config::parse("t.yaml", text).unwrap(), Secrets::Unread).unwrap()
+            Snapshot::compile(&config::parse("t.yaml", text).unwrap(), SecretReading::Unread)
+                .unwrap()
         };
         let limit = |snapshot: &Snapshot| {
             let auth = snapshot.routes[0].auth.as_ref().unwrap();

@@ -64,15 +64,15 @@ fn is_catch_all(route: &RouteConfig) -> bool {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     fn notes(routes: &str) -> Vec<String> {
         let text = format!(
             "upstreams: {{app: {{targets: [http://h:1]}}, b: {{targets: [http://h:2]}}}}\nroutes: [{routes}]\n"
         );
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        let snapshot =
-            Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+        let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
+            .unwrap_or_else(|faults| panic!("{faults}"));
         snapshot.notes.iter().map(ToString::to_string).collect()
     }
 

@@ -45,7 +45,7 @@ mod tests {
     use tidegate_config as config;
     use tidegate_limit::Algorithm;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     fn compile(limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -56,7 +56,7 @@ routes: [{{name: a, upstream: app, limits: [one]}}]
 "
         );
         let loaded = config::parse("t.yaml", &text).map_err(|error| error.to_string())?;
-        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread).map_err(|faults| faults.to_string())
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn origin(part: &KeyPart, client: &Client) -> ValueOrigin {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     /// The notes on a configuration with these limits, and a route for each list of their names.
     fn notes(limits: &str, routes: &[&str]) -> Vec<String> {
@@ -158,8 +158,8 @@ mod tests {
             routes.join(", ")
         );
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        let snapshot =
-            Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"));
+        let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
+            .unwrap_or_else(|faults| panic!("{faults}"));
         snapshot.notes.iter().map(ToString::to_string).collect()
     }
 

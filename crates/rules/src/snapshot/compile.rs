@@ -5,14 +5,17 @@ use tidegate_config::{Client, Faults, LoadedConfig, StandardHeaders};
 use tidegate_identity::TrustedProxies;
 
 use super::routes::RouteParts;
-use super::section::{FaultCollector, Secrets, Section};
+use super::section::{FaultCollector, SecretReading, Section};
 use super::{
     IdentityRules, RateHeaders, Snapshot, access_log, acme, auth, consumers, files, limits, listen,
     notes, overrides, plans, priorities, rate_limit_service, routes, store, throttle, tiers,
     traces, upstreams,
 };
 
-pub(super) fn snapshot(loaded: &LoadedConfig, secrets: Secrets<'_>) -> Result<Snapshot, Faults> {
+pub(super) fn snapshot(
+    loaded: &LoadedConfig,
+    secrets: SecretReading<'_>,
+) -> Result<Snapshot, Faults> {
     let config = &loaded.config;
     let collector = FaultCollector::new(&loaded.source, secrets);
     let root = &collector.root();

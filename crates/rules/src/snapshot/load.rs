@@ -13,7 +13,7 @@ use tidegate_config::{
 };
 use tidegate_system::file;
 
-use super::{Secrets, Snapshot};
+use super::{SecretReading, Snapshot};
 
 /// The reason why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -49,16 +49,16 @@ impl Snapshot {
     ) -> Result<(LoadedConfig, Self), LoadError> {
         let bytes = file::read(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
-        let (mut loaded, _) = read(path, &bytes, env, Secrets::Present(env))?;
+        let (mut loaded, _) = read(path, &bytes, env, SecretReading::Present(env))?;
         catch_panic(path, || {
             change(&mut loaded.config.plans);
-            let snapshot = Self::compile(&loaded, Secrets::Present(env))?;
+            let snapshot = Self::compile(&loaded, SecretReading::Present(env))?;
             Ok((loaded, snapshot))
         })
     }
 
     /// Reads and compiles the file at `path` for a command, with environment variables from `env`.
-    /// Secrets that this machine does not have are left out: [`Secrets::Present`].
+    /// Secrets that this machine does not have are left out: [`SecretReading::Present`].
     ///
     /// # Errors
     ///
@@ -66,11 +66,11 @@ impl Snapshot {
     pub fn load(path: &Path, env: EnvLookup<'_>) -> Result<(LoadedConfig, Self), LoadError> {
         let bytes = file::read(path, config::MAX_READ);
         let bytes = bytes.map_err(|error| config::unreadable(path, &error))?;
-        read(path, &bytes, env, Secrets::Present(env))
+        read(path, &bytes, env, SecretReading::Present(env))
     }
 
     /// Compiles the content of the file at `path` for a gateway, with environment variables and all
-    /// secrets from `env`: [`Secrets::Required`].
+    /// secrets from `env`: [`SecretReading::Required`].
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Snapshot {
         bytes: &[u8],
         env: EnvLookup<'_>,
     ) -> Result<(LoadedConfig, Self), LoadError> {
-        read(path, bytes, env, Secrets::Required(env))
+        read(path, bytes, env, SecretReading::Required(env))
     }
 }
 
@@ -89,7 +89,7 @@ fn read(
     path: &Path,
     bytes: &[u8],
     env: EnvLookup<'_>,
-    secrets: Secrets<'_>,
+    secrets: SecretReading<'_>,
 ) -> Result<(LoadedConfig, Snapshot), LoadError> {
     catch_panic(path, || match config::parse_bytes(&path.display().to_string(), bytes, env) {
         Ok(loaded) => {

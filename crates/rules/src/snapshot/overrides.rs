@@ -261,7 +261,7 @@ mod tests {
     use tidegate_config as config;
 
     use super::*;
-    use crate::snapshot::Secrets;
+    use crate::snapshot::SecretReading;
 
     /// Limits whose quotas depend on more than a number, and one with a candidate.
     const RULES: &str = "
@@ -276,7 +276,8 @@ routes: [{name: a, upstream: app, limits: [bucket, costly, exact]}]
 
     fn snapshot(text: &str) -> Snapshot {
         let loaded = config::parse("t.yaml", text).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded, Secrets::Unread).unwrap_or_else(|faults| panic!("{faults}"))
+        Snapshot::compile(&loaded, SecretReading::Unread)
+            .unwrap_or_else(|faults| panic!("{faults}"))
     }
 
     fn set(records: &[&str]) -> OverrideSet {

@@ -98,7 +98,7 @@ impl<'c> NamedQuotas<'c> {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{PlanLimit, Secrets, Snapshot};
+    use crate::snapshot::{PlanLimit, SecretReading, Snapshot};
 
     fn compile(plans: &str, limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -109,7 +109,7 @@ routes: [{{name: a, upstream: app, limits: [one]}}]
 "
         );
         let loaded = config::parse("t.yaml", &text).map_err(|error| error.to_string())?;
-        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread).map_err(|faults| faults.to_string())
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn has_queue(upstream: &config::UpstreamConfig) -> bool {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     /// The notes of a configuration with these parts, or its faults.
     fn notes(upstream: &str, route: &str, plans: &str) -> Result<String, String> {
@@ -109,8 +109,8 @@ routes: [{{name: a, upstream: app, limits: [one], {route}}}]
 "
         );
         let loaded = config::parse("t.yaml", &text).map_err(|error| error.to_string())?;
-        let snapshot =
-            Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())?;
+        let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
+            .map_err(|faults| faults.to_string())?;
         let notes = snapshot.notes.iter().map(ToString::to_string);
         Ok(notes.filter(|note| note.contains("waits for")).collect::<Vec<_>>().join("\n"))
     }

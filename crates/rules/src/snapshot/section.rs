@@ -19,11 +19,11 @@ const NAME_SYNTAX: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
 /// Which of the secrets that a configuration names are read while it is compiled. The values are in
 /// variables of the environment, or in files.
 #[derive(Clone, Copy)]
-pub enum Secrets<'e> {
+pub enum SecretReading<'e> {
     /// All: one that is missing or unusable is a fault. For a gateway that serves.
     Required(EnvLookup<'e>),
-    /// Those that this machine has: one of them that no machine could use is a fault. For commands
-    /// that check a file.
+    /// All that this machine has: one that no machine could use is a fault. For commands that check
+    /// a file.
     Present(EnvLookup<'e>),
     /// None. What needs a secret refuses: tokens are invalid, records cannot be sealed.
     Unread,
@@ -33,13 +33,13 @@ pub enum Secrets<'e> {
 /// each, because locating one walks the whole file.
 pub(super) struct FaultCollector<'a> {
     source: &'a ConfigSource,
-    secrets: Secrets<'a>,
+    secrets: SecretReading<'a>,
     faults: RefCell<Vec<Fault>>,
     notes: RefCell<Vec<Fault>>,
 }
 
 impl<'a> FaultCollector<'a> {
-    pub(super) fn new(source: &'a ConfigSource, secrets: Secrets<'a>) -> Self {
+    pub(super) fn new(source: &'a ConfigSource, secrets: SecretReading<'a>) -> Self {
         Self { source, secrets, faults: RefCell::default(), notes: RefCell::default() }
     }
 
@@ -125,12 +125,12 @@ impl<'a> Section<'a> {
     }
 
     /// The secret that `reference`, the value, names; `None` if it is not read. It has at least
-    /// `min` bytes. Reports a fault as [`Secrets`] says.
+    /// `min` bytes. Reports a fault as [`SecretReading`] says.
     pub(super) fn secret(&self, reference: &SecretReference, min: usize) -> Option<Box<str>> {
         let (env, is_required) = match self.collector.secrets {
-            Secrets::Required(env) => (env, true),
-            Secrets::Present(env) => (env, false),
-            Secrets::Unread => return None,
+            SecretReading::Required(env) => (env, true),
+            SecretReading::Present(env) => (env, false),
+            SecretReading::Unread => return None,
         };
         let report = |error: SecretError| {
             if is_required || error.is_fault() {

@@ -138,14 +138,14 @@ fn check_username(section: &Section<'_>, redis: &Redis) {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     const GOOD: &str = "upstreams: {a: {respond: {body: hi}}}\n\
         routes: [{name: a, match: {path: /}, upstream: a}]\n";
 
     fn compile(text: &str) -> Result<(), Vec<String>> {
         let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
-        let compiled = Snapshot::compile(&loaded, Secrets::Unread).map(drop);
+        let compiled = Snapshot::compile(&loaded, SecretReading::Unread).map(drop);
         compiled.map_err(|faults| faults.iter().map(ToString::to_string).collect())
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let notes = |max_keys: u64| {
             let text = format!("store: {{memory: {{max_keys: {max_keys}}}}}\n{GOOD}");
             let loaded = config::parse("t.yaml", &text).unwrap_or_else(|faults| panic!("{faults}"));
-            let snapshot = Snapshot::compile(&loaded, Secrets::Unread)
+            let snapshot = Snapshot::compile(&loaded, SecretReading::Unread)
                 .unwrap_or_else(|faults| panic!("{faults}"));
             snapshot.notes.iter().map(ToString::to_string).collect::<String>()
         };

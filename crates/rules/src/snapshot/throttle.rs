@@ -240,7 +240,7 @@ mod tests {
     use tidegate_config as config;
     use tidegate_throttle::mode::{ThrottleMode, Watermarks};
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     const ROUTES: &str = "\
 upstreams:
@@ -257,7 +257,7 @@ routes:
     fn compile(throttle: &str) -> Result<Snapshot, String> {
         let text = format!("throttle: {{{throttle}}}\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -330,7 +330,7 @@ routes:
         let text = format!("workers: 1\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap();
         assert!(
-            Snapshot::compile(&loaded, Secrets::Unread).unwrap().notes.is_empty(),
+            Snapshot::compile(&loaded, SecretReading::Unread).unwrap().notes.is_empty(),
             "no throttle, no note"
         );
     }

@@ -115,7 +115,7 @@ fn tier_match(
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{QuotaChoice, Secrets, Snapshot, TierMatch};
+    use crate::snapshot::{QuotaChoice, SecretReading, Snapshot, TierMatch};
 
     fn compile(limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -125,7 +125,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
 "
         );
         let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-        Snapshot::compile(&loaded, Secrets::Unread).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread).map_err(|faults| faults.to_string())
     }
 
     fn tier(part: &str, values: &str, quota: u64) -> String {
@@ -194,7 +194,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
                 tier(tier_part, "[a]", 50)
             );
             let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
-            Snapshot::compile(&loaded, Secrets::Unread)
+            Snapshot::compile(&loaded, SecretReading::Unread)
                 .map_or_else(|faults| faults.to_string(), |_| String::new())
         };
         let route = |name: &str, matches: &str| {

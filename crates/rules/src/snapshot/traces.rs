@@ -164,7 +164,7 @@ fn tls(section: &Section<'_>, traces: &config::Traces) -> Option<CollectorTls> {
 mod tests {
     use tidegate_config as config;
 
-    use super::super::{Secrets, Snapshot};
+    use super::super::{SecretReading, Snapshot};
 
     const REST: &str = "
 upstreams: {app: {targets: [http://127.0.0.1:9000]}}
@@ -174,7 +174,7 @@ routes: [{name: all, upstream: app}]
     fn compile(traces: &str) -> Result<Snapshot, String> {
         let text = format!("traces: {{{traces}}}{REST}");
         let loaded = config::parse("t.yaml", &text).map_err(|error| error.to_string())?;
-        Snapshot::compile(&loaded, Secrets::Unread).map_err(|error| error.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -221,7 +221,7 @@ routes: [{name: all, upstream: app}]
             "traces: {{endpoint: 'http://c/v1', headers: {{Authorization: 'env:KEY'}}}}{REST}"
         );
         let loaded = config::parse("t.yaml", &text).unwrap();
-        let snapshot = Snapshot::compile(&loaded, Secrets::Unread).unwrap();
+        let snapshot = Snapshot::compile(&loaded, SecretReading::Unread).unwrap();
         let rules = snapshot.traces.as_ref().expect("traces");
         let read = |value: Option<&str>| {
             let value = value.map(std::ffi::OsString::from);

@@ -4,7 +4,7 @@ use tidegate_base::time::Millis;
 use tidegate_config as config;
 use tidegate_config::JwtAlgorithm;
 
-use crate::snapshot::{Secrets, Snapshot};
+use crate::snapshot::{SecretReading, Snapshot};
 
 const JWT: &str = "issuer: https://id.test, audiences: [a], jwks: 'https://id.test/jwks'";
 
@@ -21,7 +21,7 @@ fn messages(jwt: &str) -> Vec<String> {
     };
     match config::parse("t.yaml", &text) {
         Err(error) => faults(&error.faults),
-        Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
+        Ok(loaded) => match Snapshot::compile(&loaded, SecretReading::Unread) {
             Ok(snapshot) => {
                 snapshot.notes.iter().map(|note| first_line(note.to_string())).collect()
             }
@@ -36,7 +36,7 @@ fn compile(jwt: &str) -> Snapshot {
          1m, key: ['claim:tenant'], tiers: [{{match: {{part: 'claim:level', values: ['1']}}, quota: 9}}]}}}}\nroutes: \
          [{{name: a, upstream: app, auth: [login], headers: {{response: {{add: {{x: '{{claim.b.c}}'}}}}}}}}]\n"
     );
-    Snapshot::compile(&config::parse("t.yaml", &text).unwrap(), Secrets::Unread).unwrap()
+    Snapshot::compile(&config::parse("t.yaml", &text).unwrap(), SecretReading::Unread).unwrap()
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_secret_has_at_least_32_bytes() {
             "auth: {{login: {{jwt: {{{jwt}}}}}}}\nupstreams: {{app: {{respond: {{}}}}}}\nroutes: [{{name: a, upstream: app}}]\n"
         );
         let loaded = config::parse("t.yaml", &text).unwrap();
-        for secrets in [Secrets::Required(&|_| None), Secrets::Present(&|_| None)] {
+        for secrets in [SecretReading::Required(&|_| None), SecretReading::Present(&|_| None)] {
             match Snapshot::compile(&loaded, secrets) {
                 Ok(snapshot) => {
                     let method = snapshot.jwt_methods().next().unwrap();
@@ -159,10 +159,11 @@ fn a_missing_secret_is_a_fault_only_for_a_gateway() {
         "auth: {{login: {{jwt: {{{jwt}}}}}}}\nupstreams: {{app: {{respond: {{}}}}}}\nroutes: [{{name: a, upstream: app}}]\n"
     );
     let loaded = config::parse("t.yaml", &text).unwrap();
-    for secrets in [Secrets::Unread, Secrets::Present(&|_| None)] {
+    for secrets in [SecretReading::Unread, SecretReading::Present(&|_| None)] {
         let snapshot = Snapshot::compile(&loaded, secrets).unwrap();
         assert!(snapshot.jwt_methods().next().unwrap().keys().is_none());
     }
-    let faults = Snapshot::compile(&loaded, Secrets::Required(&|_| None)).unwrap_err().to_string();
+    let faults =
+        Snapshot::compile(&loaded, SecretReading::Required(&|_| None)).unwrap_err().to_string();
     assert!(faults.contains("t.yaml:1:") && faults.contains("NOWHERE"), "{faults}");
 }

@@ -270,7 +270,7 @@ fn values(item: &DomainLimitConfig) -> EntryValues {
 mod tests {
     use tidegate_config as config;
 
-    use crate::snapshot::{Secrets, Snapshot};
+    use crate::snapshot::{SecretReading, Snapshot};
 
     const RULES: &str = "
 rate_limit_service:
@@ -314,9 +314,10 @@ limits:
         ] {
             let loaded = config::parse("t.yaml", &RULES.replace("ITEMS", items));
             let faults = match loaded {
-                Ok(loaded) => {
-                    Snapshot::compile(&loaded, Secrets::Unread).map(drop).unwrap_err().to_string()
-                }
+                Ok(loaded) => Snapshot::compile(&loaded, SecretReading::Unread)
+                    .map(drop)
+                    .unwrap_err()
+                    .to_string(),
                 Err(faults) => faults.to_string(),
             };
             assert!(faults.contains(expected), "{items}: {faults}");

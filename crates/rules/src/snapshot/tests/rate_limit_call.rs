@@ -10,7 +10,7 @@ use tidegate_envoy::rate_limit_service::messages::{
 use tidegate_identity::{Consumer, KeySecret, OwnedConsumer};
 use tidegate_limit::MAX_UNITS;
 
-use super::super::{ChargeContext, HitAct, Secrets, Snapshot};
+use super::super::{ChargeContext, HitAct, SecretReading, Snapshot};
 
 const RULES: &str = "
 rate_limit_service:
@@ -61,7 +61,7 @@ fn call() -> impl Strategy<Value = RateLimitRequest> {
 
 fn snapshot() -> Snapshot {
     let loaded = config::parse("t.yaml", RULES).expect("a configuration");
-    Snapshot::compile(&loaded, Secrets::Unread).expect("rules")
+    Snapshot::compile(&loaded, SecretReading::Unread).expect("rules")
 }
 
 /// Asserts what holds for the plan of every call.

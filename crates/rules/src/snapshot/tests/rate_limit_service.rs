@@ -2,7 +2,7 @@
 
 use tidegate_config as config;
 
-use super::super::{Secrets, Snapshot};
+use super::super::{SecretReading, Snapshot};
 
 /// The faults of a configuration with this service, limit and route.
 fn faults(service: &str, limit: &str, route: &str) -> String {
@@ -17,7 +17,7 @@ routes: [{{name: a, upstream: app, {route}}}]
         Ok(loaded) => loaded,
         Err(error) => return error.to_string(),
     };
-    match Snapshot::compile(&loaded, Secrets::Unread) {
+    match Snapshot::compile(&loaded, SecretReading::Unread) {
         Ok(_) => String::new(),
         Err(faults) => faults.to_string(),
     }
@@ -100,7 +100,9 @@ routes: [{{name: a, upstream: app}}]
     };
     let compile = |address: &str| {
         let loaded = config::parse("t.yaml", &text(address)).unwrap();
-        Snapshot::compile(&loaded, Secrets::Unread).map(drop).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread)
+            .map(drop)
+            .map_err(|faults| faults.to_string())
     };
     assert_eq!(compile("127.0.0.1:8083"), Ok(()));
     let fault = compile("127.0.0.1:8081").unwrap_err();
@@ -123,7 +125,7 @@ routes: [{{name: a, upstream: app}}]
     };
     let notes = |address: &str| {
         let loaded = config::parse("t.yaml", &text(address)).unwrap();
-        let notes = Snapshot::compile(&loaded, Secrets::Unread).unwrap().notes;
+        let notes = Snapshot::compile(&loaded, SecretReading::Unread).unwrap().notes;
         notes.iter().filter(|note| note.to_string().contains("every host")).count()
     };
     assert_eq!(notes("127.0.0.1:8083"), 0);
@@ -135,7 +137,9 @@ routes: [{{name: a, upstream: app}}]
 fn routes_may_be_missing_only_beside_the_service() {
     let compile = |text: &str| {
         let loaded = config::parse("t.yaml", text).unwrap();
-        Snapshot::compile(&loaded, Secrets::Unread).map(drop).map_err(|faults| faults.to_string())
+        Snapshot::compile(&loaded, SecretReading::Unread)
+            .map(drop)
+            .map_err(|faults| faults.to_string())
     };
     let service = "
 rate_limit_service: {address: '127.0.0.1:8083', domains: {edge: {limits: [user]}}}

@@ -12,7 +12,7 @@ use super::*;
 /// The first lines of the faults of `text`, from the parser and from the compiler.
 fn faults(text: &str) -> Vec<String> {
     let all = match parse_with("t.yaml", text, &env) {
-        Ok(loaded) => Snapshot::compile(&loaded, Secrets::Unread).err(),
+        Ok(loaded) => Snapshot::compile(&loaded, SecretReading::Unread).err(),
         Err(error) => Some(error.faults),
     };
     let first_line = |fault: &Fault| fault.to_string().lines().next().unwrap_or("").to_owned();
@@ -114,13 +114,13 @@ proptest! {
         let env = |name: &str| (name == "V").then(|| OsString::from(&value));
         let mut messages = Vec::new();
         match parse_with("t.yaml", &text, &env) {
-            Ok(loaded) => match Snapshot::compile(&loaded, Secrets::Unread) {
+            Ok(loaded) => match Snapshot::compile(&loaded, SecretReading::Unread) {
                 Ok(snapshot) => messages.extend(snapshot.notes.iter().map(ToString::to_string)),
                 Err(faults) => messages.push(faults.to_string()),
             },
             Err(ReadError { faults, partial }) => {
                 messages.push(faults.to_string());
-                let more = partial.and_then(|partial| Snapshot::compile(&partial, Secrets::Unread).err());
+                let more = partial.and_then(|partial| Snapshot::compile(&partial, SecretReading::Unread).err());
                 messages.extend(more.map(|faults| faults.to_string()));
             }
         }
