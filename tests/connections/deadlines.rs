@@ -284,6 +284,8 @@ fn idle_connections_make_room_for_waiting_ones() {
             assert_eq!(waiting.read_response().status, 200);
             assert!(idle.is_closed());
         });
+        // Otherwise the gateway would wait for the client's end of the connection.
+        drop(waiting);
         gateway.wait_for_metric("tidegate_connections ", 0);
     });
 }

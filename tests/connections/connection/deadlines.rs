@@ -226,7 +226,7 @@ fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let mut writer = client.socket.try_clone().expect("a socket");
     let trickling = thread::spawn(move || {
         while writer.write_all(b"x").is_ok() {
-            sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(20));
         }
     });
     let response = gateway.assert_times_out(Duration::from_secs(1), || client.read_response());
