@@ -64,7 +64,9 @@ fn a_browser_waits_moves_up_and_gets_in() {
     browser.open(&format!("http://{}/", gateway.address()));
     let mut seen: Vec<String> = Vec::new();
     for _ in 0..300 {
-        let text = browser.eval("document.body ? document.body.innerText : ''");
+        // A page that has arrived in part lacks the place.
+        let is_whole = "document.readyState === 'complete'";
+        let text = browser.eval(&format!("{is_whole} ? document.body.innerText : ''"));
         let text = text.as_str().unwrap_or_default();
         let place = text.split_once("You are number ").and_then(|(_, rest)| rest.split_once(' '));
         let now = place.map_or(text.to_owned(), |(place, _)| place.to_owned());
