@@ -52,10 +52,25 @@ pub fn hides_member(key: &str, value: &str) -> bool {
         && !(key.ends_with("tokens") && is_like_number(value))
 }
 
+/// True if `text` is a secret behind its name, such as `password:hunter2` or `token=hunter2`: a
+/// member without a space, which YAML reads as one scalar.
+pub(super) fn is_joined_secret(text: &str) -> bool {
+    let Some((name, value)) = text.split_once([':', '=']) else { return false };
+    is_secret_member(name) && !value.is_empty() && !is_reference(value)
+}
+
 /// True if the value names where a credential is. A default in a reference to a variable may be
 /// one.
 pub(super) fn is_reference(value: &str) -> bool {
     let is_variable = value.starts_with("${");
+    // A secret behind `env:` is no name.
+    let is_name = |name: &str| {
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+    };
+    if let Some(name) = value.strip_prefix("env:") {
+        return is_name(word(name)) && word(name).len() == name.trim_end().len();
+    }
     REFERENCES.iter().any(|start| value.starts_with(start))
         && !(is_variable && value.contains(":-"))
         && (!is_variable || value.ends_with('}'))

@@ -1,6 +1,6 @@
 //! Places of scalars in a file: [`shows_scalar`] decides whether a scalar may be quoted.
 
-use super::member::is_reference;
+use super::member::{is_joined_secret, is_reference};
 use super::{
     hides_member, is_secret_member, is_sensitive_name, is_sensitive_value, shows_field,
     shows_pattern,
@@ -36,6 +36,9 @@ const KEY_NAMES: [&str; 14] = [
 /// Members that are secrets besides those of [`is_secret_member`], also if they are written as
 /// mappings.
 const SECRET_KEYS: [&str; 2] = ["hmac_key", "storage_key"];
+/// Sections of a method or of a certificate's order: a scalar in the place of one may be its secret.
+const SECRET_SECTIONS: [&str; 7] =
+    ["api_key", "basic", "certificate", "eab", "external_account", "forward", "jwt"];
 /// Members of records of consumers and overrides whose values may be a caller's key.
 const RECORD_KEYS: [&str; 4] = ["hash", "key", "value", "values"];
 
@@ -61,7 +64,7 @@ pub fn shows_scalar(path: &[Step<'_>], role: Role, text: &str) -> bool {
         let place = MemberPlace { name, before: &path[..index], after: &path[index + 1..] };
         place.hides(role, text)
     };
-    !(0..path.len()).any(hides)
+    !is_joined_secret(text) && !(0..path.len()).any(hides)
 }
 
 /// A member on the path of a scalar.
@@ -85,6 +88,10 @@ impl MemberPlace<'_, '_> {
             "replace" => self.hides_replaced(role, text),
             "headers" | "query" | "cookies" if self.is_below("match") => {
                 self.hides_matched(role, text)
+            }
+            name if self.is_misspelt_edit(name) => self.hides_written(role, text),
+            name if SECRET_SECTIONS.contains(&name) && self.is_below_owner() => {
+                self.hides_section(role, text)
             }
             "headers" if self.is_below("traces") => role == Role::Value && !is_reference(text),
             // Passwords by name, in the shape of other gateways.
@@ -128,6 +135,30 @@ impl MemberPlace<'_, '_> {
             (Some(_), Role::Key) => true,
             (Some(field), Role::Value) => !shows_field(field, text),
         }
+    }
+
+    /// True for an unknown member beside `set` and `add`, which may be one of them.
+    fn is_misspelt_edit(&self, name: &str) -> bool {
+        let is_rules = matches!(
+            self.before,
+            [.., Step::Member("headers"), Step::Member("request" | "response")]
+        );
+        is_rules && !matches!(name, "remove" | "replace")
+    }
+
+    /// True for a section of a method in `auth` or of `acme`.
+    fn is_below_owner(&self) -> bool {
+        matches!(self.before, [Step::Member("auth"), Step::Member(_)])
+            || matches!(self.before, [.., Step::Member("acme")])
+    }
+
+    /// A scalar in the place of a section, or a key of its own that the section does not have.
+    fn hides_section(&self, role: Role, text: &str) -> bool {
+        role == Role::Value
+            && match self.first_member() {
+                None => !is_ordinary(text) && !is_reference(text),
+                Some(name) => name == "key" && !is_reference(text),
+            }
     }
 
     /// What a rule replaces in a header field, and the text for it. The first member below is the
@@ -301,8 +332,21 @@ mod tests {
             "auth.b.basic.users.a",
             "admin.token.-.-",
             "a.passwd.-",
+            "headers.request.sett.x-a",
+            "auth.j.jwt",
+            "auth.b.basic",
+            "auth.k.api_key.key",
+            "listen.-.tls.acme.eab",
         ] {
             assert!(!shows(place, "own-hush"), "{place}");
+        }
+        for (place, text) in [
+            ("store.redis", "password:own-hush"),
+            ("store.redis", "password=own-hush"),
+            ("store.redis.password", "env:own-hush"),
+            ("admin.token", "env: own"),
+        ] {
+            assert!(!shows(place, text), "{place}: {text}");
         }
         for (place, text) in [
             ("headers.request.set.", "x-a"),
@@ -322,6 +366,9 @@ mod tests {
             ("routes.-.auth.-", "keys"),
             ("store.redis.password", "env:X"),
             ("client.token.-.cookie", "session"),
+            ("auth.k.api_key.from.-", "query:key"),
+            ("auth.j.jwt.issuer", "https://id.test"),
+            ("headers.request.remove.-", "x-a"),
         ] {
             assert!(shows(place, text), "{place}: {text}");
         }
