@@ -112,6 +112,22 @@ fn the_clients_100_follows_the_upstreams() {
 }
 
 #[test]
+fn an_upstream_that_waits_for_the_body_is_not_late() {
+    let upstream = Upstream::silent_on_expect();
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
+    let rules = configuration(&upstream.target(), "http1");
+    let rules = rules.replace("http1", "http1, response_timeout: 700ms");
+    let gateway = Gateway::start_at(&rules, clock);
+    let mut client = Client::connect(gateway.address());
+    client.send("PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    let interim =
+        gateway.assert_times_out(Duration::from_millis(350), || client.read_head()).expect("a 100");
+    assert_eq!(interim.0, 100);
+    client.send("hello");
+    assert_eq!(client.read_response().status, 200);
+}
+
+#[test]
 fn an_upstream_that_sends_no_100_gets_the_body_after_a_second() {
     for version in ["http1", "http2"] {
         let (http1, http2) = (Upstream::silent_on_expect(), Http2Upstream::hello());

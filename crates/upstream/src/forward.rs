@@ -224,7 +224,8 @@ struct WorkerEndpoints {
     pools: Vec<Rc<Pool>>,
 }
 
-/// The time for which a server may leave out `100 Continue`. A client waits about as long.
+/// The time for which a server may leave out `100 Continue`: at most half of its response timeout,
+/// so that it is not late because it waits for the body. A client waits about as long.
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of requests that a worker adds to the retry budget at a time.
 const BUDGET_BATCH: u32 = 16;
@@ -389,7 +390,9 @@ impl LoadBalancer {
                 target: pool.target(),
                 span_id: run.trace.as_mut().map(|trace| trace.attempt_id()),
             };
-            let mut late = outgoing.awaits_continue().map(|waits| self.late_continue(waits));
+            let patience = CONTINUE_TIMEOUT.min(servers.response_timeout / 2);
+            let mut late =
+                outgoing.awaits_continue().map(|waits| self.late_continue(waits, patience));
             let exchanged = {
                 let mut exchange =
                     pin!(exchange(connection, head, &mut outgoing, input.client, response_timeout));
@@ -436,13 +439,17 @@ impl LoadBalancer {
         }
     }
 
-    /// Sets `waits` to false after a while: a client that waits for the server's `100 Continue`
+    /// Sets `waits` to false after `patience`: a client that waits for the server's `100 Continue`
     /// sends its body although the server sends none (RFC 9110, 10.1.1).
     #[cold]
-    fn late_continue(&self, waits: &Rc<Cell<bool>>) -> LocalBoxFuture<'static, ()> {
+    fn late_continue(
+        &self,
+        waits: &Rc<Cell<bool>>,
+        patience: Duration,
+    ) -> LocalBoxFuture<'static, ()> {
         let (waits, clock) = (Rc::clone(waits), self.state.clock().clone());
         async move {
-            clock.sleep(CONTINUE_TIMEOUT).await;
+            clock.sleep(patience).await;
             waits.set(false);
         }
         .boxed_local()
