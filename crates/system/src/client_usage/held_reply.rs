@@ -64,7 +64,9 @@ impl HeldReply {
         if self.share.counted == 0 {
             return Some(Bytes::from(bytes));
         }
-        Some(Bytes::from_owner(CountedBytes { bytes: bytes.into(), _share: self.share }))
+        // A buffer that has grown holds up to twice the bytes that were counted.
+        let bytes = Bytes::from(bytes.into_boxed_slice());
+        Some(Bytes::from_owner(CountedBytes { bytes, _share: self.share }))
     }
 
     /// The complete body `bytes` for `client`; `None` if the client or the process would then hold
