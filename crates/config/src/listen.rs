@@ -117,7 +117,7 @@ pub struct Http {
     #[cfg_attr(test, schemars(range(min = 1, max = 1024)))]
     pub max_headers: u32,
     /// Maximum number of client connections open at once, over all workers. Further ones wait to be
-    /// accepted; meanwhile connections without a request are closed after 5 s.
+    /// accepted; meanwhile connections that wait for their next request are closed after 5 s.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub max_connections: u32,
     /// Maximum number of connections open at once from one client address (IPv6: from one network
