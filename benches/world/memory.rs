@@ -26,9 +26,10 @@ struct Answer {
     length: usize,
 }
 
-const ANSWERS: [Answer; 4] = [
+const ANSWERS: [Answer; 5] = [
     Answer { name: "upstream, 1 MiB", path: "/upstream", length: 1 << 20 },
     Answer { name: "refusal of an auth service, 1 MiB", path: "/service", length: 1 << 20 },
+    Answer { name: "the same in chunks", path: "/chunks", length: 1 << 20 },
     Answer { name: "page with a placeholder, 250 KiB", path: "/page", length: 250 << 10 },
     Answer { name: "problem document", path: "/problem", length: 1 },
 ];
@@ -38,12 +39,15 @@ const YAML: &str = "
     admin: {address: 127.0.0.1:0, hosts: [gateway.test]}
     access_log: off
     workers: 2
-    auth: {sso: {forward: {to: '{refusing}/verify', request_headers: [cookie], timeout: 30s}}}
+    auth:
+      sso: {forward: {to: '{refusing}/verify', request_headers: [cookie], timeout: 30s}}
+      chunks: {forward: {to: '{chunked}/verify', request_headers: [cookie], timeout: 30s}}
     limits: {few: {quota: 1, window: 100d, key: [route]}}
     upstreams: {app: {targets: ['{target}']}}
     routes:
       - {name: upstream, match: {path: /upstream}, upstream: app}
       - {name: service, match: {path: /service}, upstream: app, auth: [sso]}
+      - {name: chunks, match: {path: /chunks}, upstream: app, auth: [chunks]}
       - {name: problem, match: {path: /problem}, upstream: app, limits: [few]}
       - name: page
         match: {path: /page}
@@ -64,7 +68,9 @@ pub(crate) fn measure(program: &Path) {
 }
 
 fn measure_one(program: &Path, Answer { name, path, length }: Answer) {
-    let [server, refusing] = ["200 OK", "403 Forbidden"].map(|status| answering(status, 1 << 20));
+    let [server, refusing] =
+        ["200 OK", "403 Forbidden"].map(|status| answering(status, Framing::Length));
+    let chunked = answering("403 Forbidden", Framing::Chunks);
     let directory = tempfile::tempdir().expect("a directory");
     let page = directory.path().join("page.html");
     fs::write(&page, format!("{{limit}}{}", "x".repeat(250 << 10))).expect("a file");
@@ -73,6 +79,7 @@ fn measure_one(program: &Path, Answer { name, path, length }: Answer) {
         [
             ("target", server.target()),
             ("refusing", refusing.target()),
+            ("chunked", chunked.target()),
             ("page", page.display().to_string()),
         ],
     );
@@ -104,15 +111,32 @@ fn measure_one(program: &Path, Answer { name, path, length }: Answer) {
     println!("| {name} | {whole} | {statuses:?} | {growth:.1} |");
 }
 
-/// A server that answers each request with `length` bytes that do not repeat.
-fn answering(status: &'static str, length: usize) -> Upstream {
+/// How a server says where its body ends.
+#[derive(Clone, Copy)]
+enum Framing {
+    Length,
+    Chunks,
+}
+
+/// A server that answers each request with 1 MiB that does not repeat.
+fn answering(status: &'static str, framing: Framing) -> Upstream {
     let mut random = SplitMix64(7);
-    let body: Vec<u8> = (0..length).map(|_| b'a' + (random.below(16) as u8)).collect();
-    Upstream::with_handler(move |_, socket| {
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&body)).is_ok()
-    })
+    let body: Vec<u8> = (0..1 << 20).map(|_| b'a' + (random.below(16) as u8)).collect();
+    let mut answer = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\n").into_bytes();
+    match framing {
+        Framing::Length => {
+            answer.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+            answer.extend_from_slice(&body);
+        }
+        Framing::Chunks => {
+            answer.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+            for chunk in body.chunks(8 << 10) {
+                answer.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                answer.extend_from_slice(chunk);
+                answer.extend_from_slice(b"\r\n");
+            }
+            answer.extend_from_slice(b"0\r\n\r\n");
+        }
+    }
+    Upstream::with_handler(move |_, socket| socket.write_all(&answer).is_ok())
 }

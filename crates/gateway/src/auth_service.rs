@@ -319,6 +319,10 @@ fn not_usable(name: &HeaderName) -> ServiceError {
     ServiceError::Failed(format!("its answer has no single text in `{name}`"))
 }
 
+fn too_long() -> ServiceError {
+    ServiceError::Failed(format!("its answer is longer than {MAX_BODY} bytes"))
+}
+
 /// An answer for the client. Its body is kept in `kept`; without that, it is only read to its end.
 async fn reply(
     mut response: Response,
@@ -340,13 +344,21 @@ async fn reply(
             fields.push(name.as_str(), value.as_bytes());
         }
     }
+    // Counted before it is read: of many answers at once, each one that does not fit would need the
+    // buffers of its connection.
+    let announced =
+        response.content_length().map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
+    if announced > MAX_BODY {
+        return Err(too_long());
+    }
+    if kept.as_mut().is_some_and(|body| !body.reserve(announced)) {
+        return Ok(ServiceReply { status, fields, body: None, counted_by: None });
+    }
     let mut length = 0;
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
         length += chunk.len();
         if length > MAX_BODY {
-            return Err(ServiceError::Failed(format!(
-                "its answer is longer than {MAX_BODY} bytes"
-            )));
+            return Err(too_long());
         }
         if kept.as_mut().is_some_and(|body| !body.append(&chunk)) {
             // Dropping the rest frees the buffers of its connection.

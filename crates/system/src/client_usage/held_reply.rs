@@ -39,6 +39,20 @@ impl HeldReply {
         Self { share, bytes: Some(Vec::new()) }
     }
 
+    /// Counts the `length` bytes that the body is going to have, before they arrive, and returns
+    /// true; or, if the client or the process would then hold too many bytes, frees the body and
+    /// returns false.
+    pub fn reserve(&mut self, length: usize) -> bool {
+        let Some(bytes) = &mut self.bytes else { return false };
+        let is_counted = self.share.grow_to(length);
+        if is_counted {
+            bytes.reserve_exact(length.saturating_sub(bytes.len()));
+        } else {
+            self.free();
+        }
+        is_counted
+    }
+
     /// Appends `part` and returns true; or, if the client or the process would then hold too many
     /// bytes, frees the body and returns false.
     pub fn append(&mut self, part: &[u8]) -> bool {
@@ -139,6 +153,21 @@ mod tests {
             held.append(&[b'x'; BODY / 64]);
         }
         held.into_body()
+    }
+
+    #[test]
+    fn an_announced_body_counts_before_it_arrives() {
+        let table = Arc::<ClientTable>::default();
+        let client = ClientHandle::from(table.usage([192, 0, 2, 1].into()));
+        let mut held: Vec<_> = (0..9).map(|_| HeldReply::new(&client)).collect();
+        let reserved = held.iter_mut().map(|reply| reply.reserve(BODY)).filter(|is| *is).count();
+        assert_eq!((reserved, client.reply_bytes.get()), (8, MAX_BYTES_OF_CLIENT));
+        assert!(!held[8].append(b"x"), "the ninth is lost");
+        assert!(held[7].append(&vec![b'x'; BODY]));
+        let body = held.remove(7).into_body();
+        assert_eq!(client.reply_bytes.get(), MAX_BYTES_OF_CLIENT, "it is counted once");
+        drop((held, body));
+        assert_eq!(client.reply_bytes.get(), 0);
     }
 
     #[test]
