@@ -36,6 +36,14 @@ struct LineScan<'l> {
     closed: usize,
     key: Option<&'l str>,
     last_key: Option<&'l str>,
+    /// Where the line's comment begins, in bytes.
+    comment: Option<usize>,
+}
+
+/// The line without its comment, which may be an old value of a secret.
+pub(super) fn without_comment<'l>(line: &'l str, around: Enclosing<'l>) -> &'l str {
+    let end = LineScan::read(line, around).comment.unwrap_or(line.len());
+    line[..end].trim_end()
 }
 
 /// The values of a line.
@@ -132,7 +140,10 @@ impl<'l> LineScan<'l> {
             let has_space = next.is_none_or(|next| matches!(next, b' ' | b'\t'));
             match byte {
                 b' ' | b'\t' => at += 1,
-                b'#' if is_spaced => break,
+                b'#' if is_spaced => {
+                    scan.comment = Some(at);
+                    break;
+                }
                 b'-' | b'?' if has_space && scan.key.is_none() => at += 1,
                 b'{' | b'[' => {
                     let parent = scan.open.last().copied().unwrap_or(around.key);
@@ -237,6 +248,19 @@ mod tests {
             ("a: b: c", &["- a b", "- a c"]),
         ] {
             assert_eq!(read(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_comment_begins_outside_of_quotes() {
+        for (line, expected) in [
+            ("password: env:P # hunter2", "password: env:P"),
+            ("  # hunter2", ""),
+            ("a: 'b # c' # d", "a: 'b # c'"),
+            ("a: b#c", "a: b#c"),
+            ("a: {b: 'c', # d", "a: {b: 'c',"),
+        ] {
+            assert_eq!(without_comment(line, Enclosing::default()), expected, "{line}");
         }
     }
 

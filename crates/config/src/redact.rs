@@ -17,7 +17,7 @@ use tidegate_base::sensitive::{
 };
 
 use super::hidden_scalars::{OwnedStep, RelatedScalar, Relation, ScalarIndex};
-use super::line_values::{Enclosing, LineValue, enclosing, values, writes_fields};
+use super::line_values::{Enclosing, LineValue, enclosing, values, without_comment, writes_fields};
 use super::location::Location;
 
 /// Number of characters of a value that faults quote.
@@ -99,6 +99,7 @@ impl<'i> QuotedLine<'i> {
             .collect();
         let related: Vec<RelatedScalar<'i>> = index.related_to(location).collect();
         let enclosing = enclosing(before, &line);
+        let line = without_comment(&line, enclosing).to_owned();
         let own: Vec<LineValue<'_>> = values(&line, enclosing)
             .into_iter()
             .filter(|value| is_hidden(value) || is_hidden_in(value, index.stopped_in.as_deref()))

@@ -481,7 +481,7 @@ fn a_fault_quotes_its_line() {
     let expected = "\
 t.yaml:5:12: `five`, expected a whole number from 1 to 9007199254740991
   |
-5 |     quota: five # per caller
+5 |     quota: five
   |            ^^^^
 
 1 fault found";
