@@ -93,7 +93,7 @@ fn traefik_s_questions_are_answered_for_its_clients() {
     }
     let refused = ask(&asked);
     assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 0));
-    assert!((1..=60).contains(&refused.number("retry-after")));
+    assert!((1..=61).contains(&refused.number("retry-after")));
     // A client that invents addresses or requests is the same one.
     for fields in
         ["X-Forwarded-For: 192.0.2.9\r\n", "X-Forwarded-Uri: /a\r\n", "Forwarded: for=1.2.3.4\r\n"]
