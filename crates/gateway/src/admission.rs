@@ -1,18 +1,21 @@
 //! Active-user admission control for a request: checked before any limit is charged, updated from
 //! the response.
 
+use std::{rc::Rc, sync::Arc};
+
 use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
 use tidegate_base::mix::mix64;
 use tidegate_http1::Fields;
-use tidegate_identity::{Caller, TokenHash, caller_key};
+use tidegate_identity::{Caller, KeySecret, TokenHash, caller_key};
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::snapshot::WaitingRoomRules;
 use tidegate_throttle::{
     AdmissionDenied, AdmissionGate, AdmitReason, DenyReason, GateCaller, POLICY,
 };
 
-use super::{Gateway, activity::ActivityGuard, context::RequestContext};
+use super::{Shared, activity::ActivityGuard, context::RequestContext};
+use crate::metrics::WorkerMetrics;
 
 /// The request header by which a program sends its ticket of the waiting room, and the response
 /// header that has it.
@@ -33,7 +36,31 @@ pub(super) struct TurnClaim {
     denied: Box<AdmissionDenied>,
 }
 
-impl Gateway {
+/// A worker's part of the throttle.
+pub(super) struct WorkerThrottle {
+    shared: Arc<Shared>,
+    metrics: Arc<WorkerMetrics>,
+    gate: Rc<AdmissionGate>,
+    /// The secret of the hashes by which callers are identified.
+    pub(super) secret: KeySecret,
+}
+
+impl WorkerThrottle {
+    /// The current worker's part of the process's throttle, if there is one.
+    pub(super) fn new(shared: &Arc<Shared>, metrics: &Arc<WorkerMetrics>) -> Option<Self> {
+        let gate = Rc::new(shared.throttle.as_ref()?.gate());
+        let secret = gate.token_secret();
+        let (shared, metrics) = (Arc::clone(shared), Arc::clone(metrics));
+        Some(Self { shared, metrics, gate, secret })
+    }
+
+    /// The caller for the throttle, on a route with `auth`.
+    pub(super) fn authenticated_caller(&self, request: &RequestContext) -> Caller {
+        let prefix = request.rules().snapshot.identity.ipv6_prefix;
+        let client = request.ledger.client_ip;
+        Caller::authenticated(request.ledger.consumer(), client, prefix, self.secret)
+    }
+
     /// Refuses the request while the throttle admits only active users and the caller is not one.
     /// If the caller has several tokens, one of them must be active.
     pub(super) fn admit(
@@ -41,7 +68,7 @@ impl Gateway {
         request: &RequestContext,
         caller: &Caller,
     ) -> Result<Admittance, GatewayError> {
-        let Some(gate) = &self.gate else { return Ok(Admittance::Admitted) };
+        let gate = &self.gate;
         let counters = &self.metrics.throttle;
         let check = |caller| gate.admit(caller, || self.shared.clock.store_time());
         let admitted = match caller {
@@ -63,7 +90,7 @@ impl Gateway {
             Err(denied) => denied,
         };
         match caller {
-            Caller::Tokens(tokens) => self.ask_room(gate, request, tokens, denied),
+            Caller::Tokens(tokens) => self.ask_room(request, tokens, denied),
             Caller::Address(_) => Err(self.refuse(request, denied)),
         }
     }
@@ -90,7 +117,6 @@ impl Gateway {
     /// Asks the waiting room about a caller that is not active, if there is a room.
     fn ask_room(
         &self,
-        gate: &AdmissionGate,
         request: &RequestContext,
         tokens: &[u64],
         denied: Box<AdmissionDenied>,
@@ -103,7 +129,7 @@ impl Gateway {
         let plan = request.ledger.consumer().and_then(|consumer| consumer.plan);
         let head_start = request.rules().snapshot.head_start(plan);
         let holder = holder(tokens);
-        let denied = gate.ask_room(holder, ticket, head_start, denied);
+        let denied = self.gate.ask_room(holder, ticket, head_start, denied);
         if denied.is_turn() {
             return Ok(Admittance::ClaimsPlace(TurnClaim { holder, denied }));
         }
@@ -128,8 +154,7 @@ impl Gateway {
         claim: TurnClaim,
     ) -> Result<(), GatewayError> {
         let TurnClaim { holder, denied } = claim;
-        let room = self.gate.as_ref().and_then(|gate| gate.room());
-        let entering = match room {
+        let entering = match self.gate.room() {
             Some(room) => room.claim(holder, denied.now).await,
             None => None,
         };
@@ -170,7 +195,7 @@ impl Gateway {
         caller: &Caller,
         status: StatusCode,
     ) {
-        let (Some(gate), Caller::Tokens(tokens)) = (&self.gate, caller) else { return };
+        let (gate, Caller::Tokens(tokens)) = (&self.gate, caller) else { return };
         let Some(settings) = &request.ledger.rules.snapshot.throttle else { return };
         let status = status.as_u16();
         let accepted = !settings.forget_status.contains(status);

@@ -16,9 +16,10 @@
 //! consumers take a wait ([`PendingIdentity`]). The rest of the checks follows it, in the same
 //! order.
 
-use std::{borrow::Cow, cell::OnceCell, sync::Arc};
+use std::{cell::OnceCell, rc::Rc, sync::Arc};
 
 use http::StatusCode;
+use tidegate_access::auth::jwt::TokenCache;
 use tidegate_access::auth::{
     AuthContext, AuthCredentials, AuthError, ConsumerQuery, ForwardAuth, PresentedCredentials,
     ProofDigest, RouteAuth, ServiceFailure, Unauthenticated, Verification,
@@ -27,18 +28,17 @@ use tidegate_access::consumer_store::PendingLookup;
 use tidegate_base::sensitive::mask_url;
 use tidegate_charge::Limit;
 use tidegate_http1::{FieldSink as _, Fields};
-use tidegate_identity::{Caller, OwnedConsumer};
+use tidegate_identity::OwnedConsumer;
 use tidegate_rules::error::{AuthOutage, FailedAuthentication, GatewayError};
-use tidegate_rules::plan::{
-    DeferredDecision, RequestAttributes, RequestView, RouteDecision, SubjectDetails,
-};
-use tidegate_rules::snapshot::Route;
+use tidegate_store::StoreHandle;
 use tidegate_system::client_usage::HeldReply;
-use tidegate_usage::RequestMembers;
+use tidegate_system::clock::CoarseClock;
 
 use super::{
-    Gateway, Peer,
-    auth_service::{ConnectionSharing, ServiceAdmission, ServiceAnswer, ServiceError, question},
+    Peer, Shared,
+    auth_service::{
+        AuthServices, ConnectionSharing, ServiceAdmission, ServiceAnswer, ServiceError, question,
+    },
     consumer_records::{ConsumerRecords, RecordsLookup},
     context::RequestContext,
     passwords::{PendingPassword, TooManyPasswords},
@@ -80,15 +80,29 @@ impl PendingIdentity {
     }
 }
 
-/// A decision that is to be completed, and what it depends on besides the consumer.
-pub(super) struct Completion<'r, 'd> {
-    pub(super) route: &'r Route,
-    /// The members of the request's body, if the route's limits read them.
-    pub(super) body: Option<&'r RequestMembers>,
-    pub(super) deferred: DeferredDecision<'d>,
+/// Finds out who sends the requests of a worker.
+pub(super) struct Authenticator {
+    pub(super) shared: Arc<Shared>,
+    /// Counts the failures of addresses.
+    pub(super) store: Rc<StoreHandle>,
+    /// Connections to services that authenticate requests.
+    services: AuthServices,
+    /// The signed tokens that were verified.
+    tokens: TokenCache,
+    coarse_clock: CoarseClock,
 }
 
-impl Gateway {
+impl Authenticator {
+    /// The authenticator of the current worker.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        store: Rc<StoreHandle>,
+        coarse_clock: CoarseClock,
+    ) -> Self {
+        let (services, tokens) = (AuthServices::default(), TokenCache::new());
+        Self { shared, store, services, tokens, coarse_clock }
+    }
+
     /// Finds out who sends the request, and records it in its ledger. Charges nothing. Returns what
     /// is still to be verified, if that takes a wait.
     ///
@@ -301,7 +315,7 @@ impl Gateway {
         let question = question(service, &request.routed(&route));
         let body = HeldReply::new(&request.usage);
         let sharing = ConnectionSharing::of(&request.head.fields);
-        let asked = self.auth_services.ask(service, question, sharing, body, &self.shared.clock);
+        let asked = self.services.ask(service, question, sharing, body, &self.shared.clock);
         let error = match asked.await {
             Ok(ServiceAnswer::Admitted(admission)) => return Ok(Some(admission)),
             Ok(ServiceAnswer::Refused(mut reply)) => {
@@ -314,7 +328,7 @@ impl Gateway {
             Err(error) => error,
         };
         let now = self.coarse_clock.now();
-        if let Some(failures) = self.auth_services.warning_due(service, &error, now) {
+        if let Some(failures) = self.services.warning_due(service, &error, now) {
             let request_id = request.ledger.request_id.as_str();
             tracing::warn!(
                 service = %mask_url(&service.url), request_id, failures, %error,
@@ -368,39 +382,6 @@ impl Gateway {
         }
         request.head.fields.append(&admission.copied, |_| true);
         Ok(())
-    }
-
-    /// The caller for the throttle, on a route with `auth`.
-    pub(super) fn authenticated_caller(&self, request: &RequestContext) -> Option<Caller> {
-        let secret = self.throttle_secret?;
-        let prefix = request.rules().snapshot.identity.ipv6_prefix;
-        let client = request.ledger.client_ip;
-        Some(Caller::authenticated(request.ledger.consumer(), client, prefix, secret))
-    }
-
-    /// Completes the decision on a request whose consumer is known, and whose body was read if its
-    /// route's limits read it.
-    ///
-    /// # Errors
-    ///
-    /// The consumer may not use the route, its plan blocks a limit, or a limit's key or cost cannot
-    /// be read.
-    pub(super) fn complete<'d>(
-        &self,
-        peer: &Peer,
-        request: &RequestContext,
-        completion: Completion<'_, 'd>,
-    ) -> Result<&'d RouteDecision, GatewayError> {
-        let Completion { route, body, deferred } = completion;
-        let snapshot = &request.rules().snapshot;
-        let input = self.decision_input(peer);
-        let (view, path) = (RequestView::of(&request.head), Cow::Borrowed(request.path()));
-        let attributes = RequestAttributes::of_normalized(snapshot, &input.source, view, path);
-        let prefix = snapshot.identity.ipv6_prefix;
-        let details = SubjectDetails { consumer: request.ledger.consumer(), body };
-        attributes.with_details(route, prefix, details, |subject| {
-            deferred.complete(route, subject, input.key_secret)
-        })
     }
 }
 

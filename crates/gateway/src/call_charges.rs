@@ -17,10 +17,9 @@ use tidegate_store::{Correction, StoreError};
 use tidegate_trace::ChildSpanKind;
 
 use super::{
-    Gateway,
     background::Background,
     charged_limit::ChargedLimit,
-    charging::{UndeliveredCharge, refusing},
+    charging::{Charger, UndeliveredCharge, refusing},
     context::RequestContext,
     rules::WorkerDomain,
 };
@@ -306,7 +305,7 @@ impl CallCharges {
     }
 }
 
-impl Gateway {
+impl Charger {
     /// Makes the charges of a call, and decides it.
     ///
     /// # Errors
@@ -318,7 +317,7 @@ impl Gateway {
         call: &mut CallCharges,
     ) -> Result<(), StoreError> {
         let kind = || ChildSpanKind::Charge { store: self.store_name, decision: "" };
-        self.begin_span(&mut request.ledger.tracing, kind);
+        request.ledger.tracing.begin_span(&self.shared.clock, kind);
         let made = if call.must_end() {
             self.charge_to_the_end(call).await
         } else {
@@ -326,7 +325,7 @@ impl Gateway {
         };
         let admission = if made.is_ok() { call.decide() } else { Admission::Unknown };
         request.ledger.admission = admission;
-        self.end_charge_span(&mut request.ledger.tracing, admission);
+        request.ledger.tracing.end_charge_span(&self.shared.clock, admission);
         if admission.is_refused() {
             self.count_refused_callers(request, call.limits());
             request.ledger.refused_by = refusing(call.limits());

@@ -5,21 +5,22 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 use tidegate_charge::{Charge, Limit, Verdict};
 use tidegate_rules::plan::Admission;
-use tidegate_store::{Correction, StoreError};
-use tidegate_system::clock::StoreTime;
+use tidegate_store::{Correction, StoreError, StoreHandle};
+use tidegate_system::clock::{CoarseClock, StoreTime};
 use tidegate_trace::ChildSpanKind;
 use tokio::time::sleep;
 
 use super::{
-    Gateway,
+    Shared,
     background::Background,
     charged_costs::ChargedCosts,
     charged_limit::{ChargedLimit, ChargedLimits},
-    concurrency_lease::ConcurrencyPermits,
+    concurrency_lease::{ConcurrencyPermits, LeaseTable},
     context::RequestContext,
     draft_response::DraftResponse,
     ledger::Ledger,
 };
+use crate::metrics::WorkerMetrics;
 
 /// Interval at which a draining worker checks for delayed requests and held permits.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -40,7 +41,38 @@ impl Drop for UndeliveredCharge {
     }
 }
 
-impl Gateway {
+/// Charges the limits of a worker's requests.
+pub(super) struct Charger {
+    pub(super) shared: Arc<Shared>,
+    pub(super) metrics: Arc<WorkerMetrics>,
+    pub(super) store: Rc<StoreHandle>,
+    /// The name of the store in spans.
+    pub(super) store_name: &'static str,
+    /// The calls to the store that outlive their request.
+    pub(super) background: Rc<Background>,
+    /// The leases of concurrency permits.
+    pub(super) leases: Rc<LeaseTable>,
+}
+
+impl Charger {
+    /// The charger of the current worker.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        metrics: &Arc<WorkerMetrics>,
+        coarse_clock: CoarseClock,
+    ) -> Self {
+        let store = Rc::new(shared.store.worker());
+        let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
+        Self {
+            shared: Arc::clone(shared),
+            metrics: Arc::clone(metrics),
+            store,
+            store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
+            leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock)),
+            background,
+        }
+    }
+
     /// Charges all limits of the request, or none, and records their outcomes. Returns `Admitted`;
     /// `Refused` if an enforced limit refuses; `Unknown` if the store gave no answer and a limit
     /// refuses in that case.
@@ -50,9 +82,9 @@ impl Gateway {
         limits: &mut ChargedLimits,
     ) -> Admission {
         let kind = || ChildSpanKind::Charge { store: self.store_name, decision: "" };
-        self.begin_span(&mut request.ledger.tracing, kind);
+        request.ledger.tracing.begin_span(&self.shared.clock, kind);
         let admission = self.charge_limits(request, limits).await;
-        self.end_charge_span(&mut request.ledger.tracing, admission);
+        request.ledger.tracing.end_charge_span(&self.shared.clock, admission);
         admission
     }
 
@@ -174,10 +206,10 @@ impl Gateway {
             return;
         }
         let kind = || ChildSpanKind::Correction { store: self.store_name };
-        self.begin_span(&mut ledger.tracing, kind);
+        ledger.tracing.begin_span(&self.shared.clock, kind);
         // Boxed, so that requests that need no correction do not carry its state.
         let outcomes = Box::pin(self.background.adjust(corrections)).await;
-        self.end_span(&mut ledger.tracing);
+        ledger.tracing.end_span(&self.shared.clock);
         for (limit, outcome) in corrected.into_iter().zip(outcomes) {
             // If a correction was not made, the charge and its outcome stand.
             if outcome.decided().is_some() {
@@ -188,7 +220,7 @@ impl Gateway {
 
     /// Returns when no request is delayed, holds a concurrency permit or has an unsettled cost, and
     /// no call to the store is running. Call it when no more requests arrive.
-    pub async fn drain(&self) {
+    pub(super) async fn drain(&self) {
         while self.delayed_requests() > 0
             || !self.leases.is_empty()
             || self.background.is_settling()
@@ -200,12 +232,12 @@ impl Gateway {
 
     /// Returns this worker's leased units to the store and sends its pending corrections, for at
     /// most `timeout`.
-    pub async fn return_leased_units(&self, timeout: Duration) {
+    pub(super) async fn return_leased_units(&self, timeout: Duration) {
         self.store.shut_down(timeout).await;
     }
 
     /// Starts no more calls to the store: the worker's runtime is ending.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.background.close();
     }
 }

@@ -17,7 +17,7 @@ use tidegate_rules::snapshot::OverridesAt;
 use super::{
     Gateway, Peer,
     admission::Admittance,
-    authentication::Completion,
+    completion::Completion,
     context::RequestContext,
     cors,
     rules::{WorkerRoute, WorkerRules},
@@ -106,7 +106,7 @@ impl Gateway {
             redirect_https: peer.redirect_https,
             certificate: peer.certificate.as_ref(),
             key_secret,
-            throttle_secret: self.throttle_secret,
+            throttle_secret: self.throttle.as_ref().map(|throttle| throttle.secret),
             overrides: self.overrides(),
             body: BodyAccess::Deferred,
             asked: AskedSource::Question,
@@ -183,24 +183,27 @@ impl Gateway {
         let identified = match route.settings.auth.as_deref() {
             None => Ok(()),
             Some(auth) => {
-                let identified = match self.identify(peer, request, auth) {
+                let identified = match self.authenticator.identify(peer, request, auth) {
                     Ok(None) => Ok(()),
                     // Waits are boxed here, so that other requests do not carry their state.
-                    Ok(Some(proof)) => Box::pin(self.verify(peer, request, auth, proof)).await,
+                    Ok(Some(proof)) => {
+                        Box::pin(self.authenticator.verify(peer, request, auth, proof)).await
+                    }
                     Err(error) => Err(refused_at_once(request, error)?),
                 };
                 if route.settings.throttle {
-                    pending.caller = self.authenticated_caller(request);
+                    let throttle = self.throttle.as_ref();
+                    pending.caller = throttle.map(|own| own.authenticated_caller(request));
                     self.count_caller(pending.caller.as_ref());
                 }
                 identified
             }
         };
         let caller = pending.caller.take();
-        if let Some(caller) = &caller
-            && let Admittance::ClaimsPlace(claim) = self.admit(request, caller)?
+        if let (Some(throttle), Some(caller)) = (&self.throttle, &caller)
+            && let Admittance::ClaimsPlace(claim) = throttle.admit(request, caller)?
         {
-            Box::pin(self.take_place(request, claim)).await?;
+            Box::pin(throttle.take_place(request, claim)).await?;
         }
         let progress = pending.after_throttle()?;
         identified?;

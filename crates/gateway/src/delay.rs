@@ -21,8 +21,8 @@ use tidegate_transport::ClientStream;
 use tokio::sync::Notify;
 
 use super::{
-    Gateway,
     charged_limit::{ChargedLimit, ChargedLimits},
+    charging::Charger,
     context::RequestContext,
     delay_queue::{BegunSlot, Slot, SlotClass},
     rules::LimitRule,
@@ -31,7 +31,7 @@ use super::{
 /// A delayed request and its charges. Dropping it removes the request from the queues and, unless
 /// the request was released, refunds the charges.
 struct DelayGuard<'a> {
-    gateway: &'a Gateway,
+    charger: &'a Charger,
     client: &'a dyn ClientStream,
     /// Receives the duration of the delay.
     delay: &'a Cell<Duration>,
@@ -59,7 +59,7 @@ enum SlotState {
     Taken(StoreTime),
 }
 
-impl Gateway {
+impl Charger {
     /// Waits for the slots that the request was granted.
     ///
     /// # Errors
@@ -76,19 +76,19 @@ impl Gateway {
     }
 
     /// The number of requests that this worker delays now.
-    pub fn delayed_requests(&self) -> u64 {
+    pub(super) fn delayed_requests(&self) -> u64 {
         self.metrics.waiting.get()
     }
 }
 
 impl<'a> DelayGuard<'a> {
     fn new(
-        gateway: &'a Gateway,
+        charger: &'a Charger,
         request: &'a RequestContext,
         limits: &'a mut ChargedLimits,
     ) -> Self {
         // Read after the decision: an earlier start would release requests before their slots.
-        let since = gateway.shared.clock.uptime();
+        let since = charger.shared.clock.uptime();
         let wake = Arc::new(Notify::new());
         let (mut charges, mut longest) = (SmallVec::new(), (Millis::ZERO, None));
         for limit in limits {
@@ -106,7 +106,7 @@ impl<'a> DelayGuard<'a> {
                 let class = SlotClass { cost: charge.limit.cost(), quota, source: decided.source };
                 let due = since + wait.as_duration();
                 let slot = Slot { due, charged_at: decided.charged_at(), class };
-                let queues = &gateway.shared.delay_queues;
+                let queues = &charger.shared.delay_queues;
                 charge.state =
                     SlotState::Waiting(queues.insert(bucket_id(charge.limit), slot, &wake));
             }
@@ -116,14 +116,14 @@ impl<'a> DelayGuard<'a> {
         if let Some(rule) = &longest {
             rule.counters.delayed.add(1);
         }
-        gateway.metrics.waiting.add(1);
+        charger.metrics.waiting.add(1);
         let (client, delay) = (&*request.client, &request.ledger.delay);
-        Self { gateway, client, delay, longest, wake, charges, since, released: false }
+        Self { charger, client, delay, longest, wake, charges, since, released: false }
     }
 
     /// Waits until every slot has begun; false if the request times out first.
     async fn wait_for_slots(&mut self) -> bool {
-        while let Some(due) = self.take_due_slots(self.gateway.shared.clock.uptime()) {
+        while let Some(due) = self.take_due_slots(self.charger.shared.clock.uptime()) {
             let state = self.client.state();
             // The sweep wakes the connection's task, which polls this.
             let timed_out = poll_fn(|_| match state.expired_deadline() {
@@ -132,7 +132,7 @@ impl<'a> DelayGuard<'a> {
             });
             tokio::select! {
                 () = timed_out => return false,
-                () = self.gateway.shared.clock.sleep_until(due) => {}
+                () = self.charger.shared.clock.sleep_until(due) => {}
                 () = self.wake.notified() => {}
             }
         }
@@ -144,7 +144,7 @@ impl<'a> DelayGuard<'a> {
         let mut next: Option<Uptime> = None;
         for charge in &mut self.charges {
             let SlotState::Waiting(id) = charge.state else { continue };
-            match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
+            match self.charger.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
                 Some(Ok(BegunSlot { slot, waiting })) => {
                     charge.state = SlotState::Taken(slot.charged_at);
                     charge.decided.decision.set_used(slot.class.cost + waiting);
@@ -160,13 +160,13 @@ impl<'a> DelayGuard<'a> {
 
 impl Drop for DelayGuard<'_> {
     fn drop(&mut self) {
-        let delay = self.gateway.shared.clock.uptime().saturating_sub(self.since);
+        let delay = self.charger.shared.clock.uptime().saturating_sub(self.since);
         if let Some(rule) = &self.longest {
             rule.counters.delay_micros.add(delay.as_micros() as u64);
         }
         self.delay.set(delay);
-        self.gateway.metrics.waiting.decrement();
-        let Self { gateway, charges, released, .. } = self;
+        self.charger.metrics.waiting.decrement();
+        let Self { charger, charges, released, .. } = self;
         for DelayedCharge { limit, decided, state } in charges {
             match (&state, *released) {
                 (SlotState::Taken(charged_at), true) => {
@@ -175,12 +175,12 @@ impl Drop for DelayGuard<'_> {
                     continue;
                 }
                 (SlotState::Waiting(id), _) => {
-                    gateway.shared.delay_queues.remove(bucket_id(limit), *id, |slot| {
-                        refund(gateway, limit, decided, slot.charged_at);
+                    charger.shared.delay_queues.remove(bucket_id(limit), *id, |slot| {
+                        refund(charger, limit, decided, slot.charged_at);
                     });
                 }
                 (SlotState::Taken(charged_at), false) => {
-                    refund(gateway, limit, decided, *charged_at);
+                    refund(charger, limit, decided, *charged_at);
                 }
             }
             limit.outcome = Outcome::NotCharged;
@@ -194,10 +194,10 @@ fn bucket_id(limit: &ChargedLimit) -> u128 {
 }
 
 /// Refunds the charge of the slot at `charged_at` (in ms, by the clock of the store that decided).
-fn refund(gateway: &Gateway, limit: &ChargedLimit, decided: &StoreDecision, charged_at: StoreTime) {
+fn refund(charger: &Charger, limit: &ChargedLimit, decided: &StoreDecision, charged_at: StoreTime) {
     let change = Change::Refund { charged_at, cost: limit.cost() };
     let (key, source) = (limit.key(), decided.source);
-    gateway.background.adjust_in_background([Correction {
+    charger.background.adjust_in_background([Correction {
         limit: Arc::clone(limit.limit()),
         key,
         change,

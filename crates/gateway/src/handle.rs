@@ -67,7 +67,8 @@ impl Gateway {
                         }
                         Err(error) if error.counted_by().is_some() => {
                             // Boxed likewise.
-                            Err(Box::pin(self.count_failure(&mut request, error)).await)
+                            Err(Box::pin(self.authenticator.count_failure(&mut request, error))
+                                .await)
                         }
                         Err(error) => Err(error),
                     };
@@ -78,7 +79,7 @@ impl Gateway {
         if let Some(settlement) = &mut request.held.settlement {
             settlement.begin_response(&mut draft);
         }
-        self.correct_charges(&mut request.ledger, &mut limits, &draft).await;
+        self.charger.correct_charges(&mut request.ledger, &mut limits, &draft).await;
         self.finish(request, &limits, draft)
     }
 
@@ -168,7 +169,7 @@ impl Gateway {
         let settings = &route.settings;
         if !decision.charges.is_empty() {
             limits.extend(route.charged_limits(&decision.charges));
-            let admission = self.charge(request, limits).await;
+            let admission = self.charger.charge(request, limits).await;
             request.ledger.admission = admission;
             match admission {
                 Admission::Refused | Admission::Blocked => {
@@ -181,13 +182,14 @@ impl Gateway {
                 request.ledger.note_costs(limits);
             }
             if settings.settles {
-                request.held.settlement = Settlement::new(&self.background, limits);
+                request.held.settlement = Settlement::new(&self.charger.background, limits);
             }
             if limits.iter().any(ChargedLimit::is_delayed) {
                 // Boxed, so that requests without a delay do not carry its state.
-                self.begin_span(&mut request.ledger.tracing, || ChildSpanKind::Delay);
-                let delayed = Box::pin(self.delay(request, limits)).await;
-                self.end_span(&mut request.ledger.tracing);
+                let clock = &self.shared.clock;
+                request.ledger.tracing.begin_span(clock, || ChildSpanKind::Delay);
+                let delayed = Box::pin(self.charger.delay(request, limits)).await;
+                request.ledger.tracing.end_span(clock);
                 delayed?;
             }
         }
@@ -215,8 +217,10 @@ impl Gateway {
         if response.is_mistaken_for_tunnel(&request.head) {
             return Err(GatewayError::Upstream(UpstreamError::UpgradeUnsupported));
         }
-        if let Some(caller) = caller.as_ref().filter(|_| has_checked_caller(settings)) {
-            self.record_activity(request, caller, response.status());
+        if let (Some(throttle), Some(caller)) = (&self.throttle, caller)
+            && has_checked_caller(settings)
+        {
+            throttle.record_activity(request, caller, response.status());
         }
         Ok(response)
     }

@@ -23,7 +23,7 @@ use tidegate_transport::{
 use tidegate_usage::{JsonPath, RequestMembers, RequestScanner, UnreadableBody};
 
 use super::{
-    Gateway, Peer, authentication::Completion, context::RequestContext, forward::body_error,
+    Gateway, Peer, completion::Completion, context::RequestContext, forward::body_error,
     rules::WorkerRoute,
 };
 

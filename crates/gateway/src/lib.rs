@@ -10,6 +10,10 @@
 //! [`worker`]. Only passwords and logs have threads of their own here. Its smallest use is a
 //! `tidegate::server::Server`, because it needs rules, a store and a runtime for each worker.
 //!
+//! A worker's [`Gateway`] has the path of a request. Beside it stand three objects with a state of
+//! their own: `Authenticator` finds out who sends a request, `WorkerThrottle` admits active callers,
+//! `Charger` charges the limits.
+//!
 //! The files, in the order of the path:
 //!
 //! - `handle.rs`: the path itself.
@@ -19,7 +23,7 @@
 //! - `rules.rs`: the snapshot, and for each route the worker's counters and the balancer of its
 //!   upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](tidegate_rules::plan::decide), and the
-//!   checks before the limits.
+//!   checks before the limits; `completion.rs`: the decision's second half.
 //! - `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends a request;
 //!   addresses that sent too many wrong credentials.
 //! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
@@ -56,6 +60,7 @@ mod charged_costs;
 mod charged_limit;
 mod charging;
 mod checks;
+mod completion;
 mod compress;
 mod concurrency_lease;
 pub mod connection;
@@ -101,9 +106,8 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    auth_service::AuthServices, background::Background, concurrency_lease::LeaseTable,
-    date::DateCache, ledger::AccessLogger, mirror::Mirrors, request_id::RequestIds,
-    rules::RulesCache,
+    admission::WorkerThrottle, authentication::Authenticator, charging::Charger, date::DateCache,
+    ledger::AccessLogger, mirror::Mirrors, request_id::RequestIds, rules::RulesCache,
 };
 pub use self::{
     auth_service::KnownAdmissions,
@@ -115,17 +119,16 @@ pub use self::{
     passwords::PasswordVerifier,
     response::{Content, Response},
 };
-use tidegate_access::auth::jwt::TokenCache;
 use tidegate_access::consumer_store::ConsumerStore;
 use tidegate_access::key_sets::KeySets;
 use tidegate_access::overrides::OverrideStore;
-use tidegate_identity::{KeySecret, client::mask_address};
+use tidegate_identity::client::mask_address;
 use tidegate_rules::live::{LiveConsumers, LiveOverrides, LiveSnapshot};
 use tidegate_rules::plan::Via;
-use tidegate_store::{CounterStore, StoreHandle};
+use tidegate_store::CounterStore;
 use tidegate_system::client_usage::{ClientHandle, ClientTable, ClientUsage, UsageCount};
 use tidegate_system::clock::{Clock, CoarseClock, CoarseTime};
-use tidegate_throttle::{AdmissionGate, Throttle};
+use tidegate_throttle::Throttle;
 use tidegate_tls::acme::AcmeCertificates;
 use tidegate_tls::{ClientCertificate, SelectedCertificate};
 use tidegate_trace::{IdSource, TraceQueue};
@@ -247,45 +250,33 @@ pub enum ListenerPurpose {
 pub struct Gateway {
     shared: Arc<Shared>,
     metrics: Arc<WorkerMetrics>,
-    store: Rc<StoreHandle>,
-    gate: Option<Rc<AdmissionGate>>,
-    /// The secret of the hashes by which the throttle identifies callers; `None` if there is no
-    /// throttle.
-    throttle_secret: Option<KeySecret>,
+    authenticator: Authenticator,
+    /// `None` admits every caller.
+    throttle: Option<WorkerThrottle>,
+    charger: Charger,
     access_logger: Option<Rc<AccessLogger>>,
     cache: RulesCache,
     ids: RequestIds,
     trace_ids: IdSource,
-    /// The name of the store in spans.
-    store_name: &'static str,
     dates: DateCache,
     /// The worker's clock.
     coarse_clock: CoarseClock,
     /// When the last warning about a request was logged.
     warned_at: Cell<CoarseTime>,
-    /// The calls to the store that outlive their request.
-    background: Rc<Background>,
-    /// The leases of concurrency permits.
-    leases: Rc<LeaseTable>,
     /// The mirrored copies of requests that are in flight.
     mirrors: Rc<Mirrors>,
-    /// Connections to services that authenticate requests.
-    auth_services: AuthServices,
-    /// The signed tokens that were verified.
-    tokens: TokenCache,
 }
 
 impl Gateway {
     /// The gateway of the current worker; call it on the worker's runtime.
     pub fn new(shared: Arc<Shared>, coarse_clock: CoarseClock) -> Self {
         let metrics = shared.metrics.add_worker();
-        let store = Rc::new(shared.store.worker());
-        let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
-        let gate = shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate()));
+        let charger = Charger::new(&shared, &metrics, coarse_clock.clone());
+        let store = Rc::clone(&charger.store);
         Self {
-            store,
-            throttle_secret: gate.as_ref().map(|gate| gate.token_secret()),
-            gate,
+            authenticator: Authenticator::new(Arc::clone(&shared), store, coarse_clock.clone()),
+            throttle: WorkerThrottle::new(&shared, &metrics),
+            charger,
             access_logger: shared.access_log.as_ref().map(|log| {
                 let secret = shared.store.key_secret();
                 Rc::new(AccessLogger { writer: log.writer(), secret })
@@ -293,14 +284,9 @@ impl Gateway {
             cache: RulesCache::new(&shared, &metrics, coarse_clock.clone()),
             ids: RequestIds::new(),
             trace_ids: IdSource::default(),
-            store_name: if shared.store.connector().is_some() { "redis" } else { "memory" },
             dates: DateCache::new(shared.clock.store_time()),
             warned_at: Cell::new(coarse_clock.now()),
-            leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
-            background,
             mirrors: Rc::new(Mirrors::new(coarse_clock.clone())),
-            auth_services: AuthServices::default(),
-            tokens: TokenCache::new(),
             metrics,
             shared,
             coarse_clock,
@@ -328,7 +314,7 @@ impl Gateway {
     pub fn tick(&self, count: u32) {
         self.dates.set(self.shared.clock.store_time());
         self.mirrors.sweep();
-        self.leases.renew();
+        self.charger.leases.renew();
         self.cache.yield_connections();
         if let Some(logger) = &self.access_logger {
             logger.writer.flush_if_older(self.coarse_clock.now());

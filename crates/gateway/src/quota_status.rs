@@ -28,7 +28,7 @@ impl Gateway {
         let charged: SmallVec<[StatusCharge<'_>; 4]> =
             charged.filter_map(|planned| StatusCharge::new(limits, planned)).collect();
         let charges: SmallVec<[Charge<'_>; 4]> = charged.iter().map(|own| own.charge).collect();
-        let verdict = self.store.peek(&charges, self.shared.clock.store_time()).await;
+        let verdict = self.charger.store.peek(&charges, self.shared.clock.store_time()).await;
         let verdict = verdict.map_err(|_| GatewayError::StoreUnavailable)?;
         let mut reports: SmallVec<[StatusReport<'_>; 4]> = SmallVec::new();
         for (index, policy) in limits.iter().enumerate() {

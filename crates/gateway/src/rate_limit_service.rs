@@ -165,7 +165,7 @@ impl Gateway {
         let planned = planned
             .map_err(|error| GrpcError::new(GrpcStatus::InvalidArgument, error.to_string()))?;
         let mut charges = CallCharges::new(&domain, planned);
-        let made = self.charge_call(request, &mut charges).await;
+        let made = self.charger.charge_call(request, &mut charges).await;
         limits.extend(charges.limits().cloned());
         made.map_err(|error| {
             let StoreError::Unavailable { limit: index } = error;
@@ -199,13 +199,14 @@ impl Gateway {
     async fn named_consumer(&self, name: &str) -> Result<OwnedConsumer, GrpcError> {
         let unavailable =
             |_| GrpcError::new(GrpcStatus::Unavailable, "the consumers cannot be read");
-        let records = match self.records_of(ConsumerQuery::Name(name)).map_err(unavailable)? {
-            RecordsLookup::Known(records) => records,
-            RecordsLookup::Pending(pending) => {
-                self.wait_for_records(pending).await.map_err(unavailable)?
-            }
-        };
-        let found = self.consumer_in(&records, name, None);
+        let records =
+            match self.authenticator.records_of(ConsumerQuery::Name(name)).map_err(unavailable)? {
+                RecordsLookup::Known(records) => records,
+                RecordsLookup::Pending(pending) => {
+                    self.authenticator.wait_for_records(pending).await.map_err(unavailable)?
+                }
+            };
+        let found = self.authenticator.consumer_in(&records, name, None);
         Ok(found.unwrap_or_else(|| Consumer::new(name, None).into()))
     }
 }

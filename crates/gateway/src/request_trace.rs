@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate_trace::{RequestTrace, SamplingDecision, TraceHeader, TraceQueue};
+use tidegate_rules::plan::Admission;
+use tidegate_system::clock::Clock;
+use tidegate_trace::{ChildSpanKind, RequestTrace, SamplingDecision, TraceHeader, TraceQueue};
 
 /// The trace of a request; empty without `traces` in the configuration.
 #[derive(Default)]
@@ -27,6 +29,30 @@ impl RequestTracing {
     #[inline]
     pub(super) fn sampled(&mut self) -> Option<&mut RequestTrace> {
         self.0.as_mut()?.decision.sampled()
+    }
+
+    /// Begins a child span if the request is sampled.
+    #[inline]
+    pub(super) fn begin_span(&mut self, clock: &Clock, kind: impl FnOnce() -> ChildSpanKind) {
+        if let Some(trace) = self.sampled() {
+            trace.begin(kind(), clock.uptime());
+        }
+    }
+
+    /// Ends the child span.
+    #[inline]
+    pub(super) fn end_span(&mut self, clock: &Clock) {
+        if let Some(trace) = self.sampled() {
+            trace.end(clock.uptime());
+        }
+    }
+
+    /// Ends the span of the store's decision.
+    #[inline]
+    pub(super) fn end_charge_span(&mut self, clock: &Clock, admission: Admission) {
+        if let Some(trace) = self.sampled() {
+            trace.end_charge(admission.label(), clock.uptime());
+        }
     }
 
     /// The trace context to forward; `None` keeps the client's.

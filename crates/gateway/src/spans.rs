@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_http1::RequestHead;
 use tidegate_rules::plan::{self, Admission};
 use tidegate_throttle::POLICY;
-use tidegate_trace::{ChildSpanKind, ReceivedContext, RequestStart, RequestSummary, UnixNanos};
+use tidegate_trace::{ReceivedContext, RequestStart, RequestSummary, UnixNanos};
 
 use super::{
     Gateway,
@@ -35,34 +35,6 @@ impl Gateway {
         };
         let trace = rules.sampling.begin(received(), &self.trace_ids, start);
         RequestTracing::new(trace, &self.shared.traces)
-    }
-
-    /// Begins a child span if the request is sampled.
-    #[inline]
-    pub(super) fn begin_span(
-        &self,
-        tracing: &mut RequestTracing,
-        kind: impl FnOnce() -> ChildSpanKind,
-    ) {
-        if let Some(trace) = tracing.sampled() {
-            trace.begin(kind(), self.shared.clock.uptime());
-        }
-    }
-
-    /// Ends the child span.
-    #[inline]
-    pub(super) fn end_span(&self, tracing: &mut RequestTracing) {
-        if let Some(trace) = tracing.sampled() {
-            trace.end(self.shared.clock.uptime());
-        }
-    }
-
-    /// Ends the span of the store's decision.
-    #[inline]
-    pub(super) fn end_charge_span(&self, tracing: &mut RequestTracing, admission: Admission) {
-        if let Some(trace) = tracing.sampled() {
-            trace.end_charge(admission.label(), self.shared.clock.uptime());
-        }
     }
 }
 

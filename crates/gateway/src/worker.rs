@@ -131,10 +131,10 @@ fn serve(
             worker.close_connections(CloseMode::Immediate);
         }
         // Before the runtime ends: calls to Redis go over this worker's connection.
-        let _ = clock.timeout(STORE_DRAIN_TIMEOUT, worker.gateway.drain()).await;
+        let _ = clock.timeout(STORE_DRAIN_TIMEOUT, worker.gateway.charger.drain()).await;
         let left = deadline.saturating_sub(clock.uptime());
-        worker.gateway.return_leased_units(left.max(STORE_DRAIN_TIMEOUT)).await;
-        worker.gateway.close();
+        worker.gateway.charger.return_leased_units(left.max(STORE_DRAIN_TIMEOUT)).await;
+        worker.gateway.charger.close();
         sweeping.abort();
         Ok(())
     });
