@@ -1,5 +1,7 @@
 //! `tidegate explain`: what it prints is what a live gateway does.
 
+/// Bodies that limits read.
+mod bodies;
 /// Calls to the rate limit service.
 mod calls;
 /// Conditions, changes and decisions of routes.

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tidegate_http1::{BodyEncoder, BodyLength, Fields};
+use tidegate_http1::{BodyEncoder, BodyLength};
 use tidegate_rules::error::GatewayError;
 use tidegate_rules::plan::{DeferredDecision, RouteDecision, check_consumer};
 use tidegate_rules::snapshot::Inspection;
@@ -20,7 +20,7 @@ use tidegate_transport::connection_state::Wait;
 use tidegate_transport::{
     BodyError, ClientStream, ClientStreamLayer, KeptBytes, socket::yield_turn,
 };
-use tidegate_usage::{JsonPath, RequestMembers, RequestScanner, UnreadableBody};
+use tidegate_usage::{RequestMembers, RequestScanner, UnreadableBody};
 
 use super::{
     Gateway, Peer, completion::Completion, context::RequestContext, forward::body_error,
@@ -74,7 +74,7 @@ async fn read_members(
     if request.client.length() == BodyLength::Known(0) {
         return Ok(RequestMembers::default());
     }
-    if let Err(error) = check_type(&request.head.fields) {
+    if let Err(error) = Inspection::check_type(&request.head.fields) {
         return inspection.or_none(Err(error)).map_err(GatewayError::UnreadableBody);
     }
     let stream = InspectedStream::new(request, inspection, held);
@@ -86,27 +86,6 @@ async fn read_members(
     let members = stream.members(inspection).map_err(GatewayError::UnreadableBody)?;
     request.client = Rc::new(stream);
     Ok(members)
-}
-
-/// Checks that the body is JSON by its type, and not compressed.
-fn check_type(fields: &Fields) -> Result<(), UnreadableBody> {
-    let is_coded = |value: &[u8]| !value.trim_ascii().eq_ignore_ascii_case(b"identity");
-    if fields.get_all("content-encoding").any(is_coded) {
-        return Err(UnreadableBody::Coded);
-    }
-    let mut types = fields.get_all("content-type");
-    let Some(value) = types.next() else { return Ok(()) };
-    let value = value.to_ascii_lowercase();
-    let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-    let media_type = parts.next().unwrap_or_default();
-    let is_json = media_type.ends_with(b"/json") || media_type.ends_with(b"+json");
-    // In another character set, upstreams would read other members.
-    let is_utf8 = |parameter: &[u8]| {
-        memchr::memmem::find(parameter, b"charset").is_none()
-            || matches!(parameter, b"charset=utf-8" | b"charset=\"utf-8\"")
-    };
-    let is_readable = is_json && parts.all(is_utf8) && types.next().is_none();
-    if is_readable { Ok(()) } else { Err(UnreadableBody::MediaType) }
 }
 
 /// Why the first bytes of a body could not be read.
@@ -268,17 +247,7 @@ impl InspectedBody {
         has_arrived: bool,
     ) -> Result<RequestMembers, UnreadableBody> {
         let is_complete = has_arrived && self.kept.bytes.len() <= inspection.max;
-        let members = RequestMembers::read(&self.scanner, &self.kept.bytes, is_complete)?;
-        if !is_complete {
-            let mut paths = inspection.paths.paths().iter().enumerate();
-            let is_late = |(index, _): &(usize, &JsonPath)| {
-                inspection.required & (1 << index) != 0 && self.scanner.member(*index).is_none()
-            };
-            if let Some((_, path)) = paths.find(is_late) {
-                let (path, max) = (path.to_string(), inspection.max as u64);
-                return Err(UnreadableBody::TooLong { path, max });
-            }
-        }
+        let members = inspection.members(&self.scanner, &self.kept.bytes, is_complete)?;
         self.decided = self.scanner.found();
         // The last read may have brought more than `max`.
         if let Some(more) = self.kept.bytes.get(inspection.max..) {

@@ -243,7 +243,7 @@ impl Explanation {
         if let Some(error) = unauthenticated {
             return Err(error);
         }
-        let members = request.members(route).map_err(GatewayError::UnreadableBody)?;
+        let members = request.members(route, &head.fields).map_err(GatewayError::UnreadableBody)?;
         let details = SubjectDetails { body: Some(&members), ..details };
         let decided = match progress {
             DecisionProgress::Whole(decision) => Ok(decision),

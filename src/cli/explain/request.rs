@@ -1,11 +1,11 @@
 //! The request that `explain` makes from its arguments.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use crate::error::GatewayError;
-use crate::http1::{HeadBounds, RequestHead};
-use crate::snapshot::{ListenerRules, Route, Snapshot};
-use crate::usage::{PathSet, RequestMembers, UnreadableBody};
+use crate::http1::{Fields, HeadBounds, RequestHead};
+use crate::snapshot::{Inspection, ListenerRules, Route, Snapshot};
+use crate::usage::{RequestMembers, RequestScanner, UnreadableBody};
 
 /// A request as a client would send it.
 pub(super) struct Request {
@@ -70,24 +70,51 @@ impl Request {
         Ok(Self { peer, origin, head: head.into_bytes(), body: Vec::new() })
     }
 
-    /// The request with this body.
-    pub(super) fn with_body(self, body: Option<&str>) -> Self {
-        Self { body: body.unwrap_or_default().into(), ..self }
+    /// The request with this body, and its length if no header says how it is delimited.
+    pub(super) fn with_body(mut self, body: Option<&str>) -> Self {
+        let Some(body) = body else { return self };
+        let is_delimited = self.head.split(|byte| *byte == b'\n').any(|line| {
+            let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+            name.eq_ignore_ascii_case(b"content-length")
+                || name.eq_ignore_ascii_case(b"transfer-encoding")
+        });
+        if !is_delimited {
+            self.head.truncate(self.head.len() - b"\r\n".len());
+            let length = format!("Content-Length: {}\r\n\r\n", body.len());
+            self.head.extend_from_slice(length.as_bytes());
+        }
+        Self { body: body.into(), ..self }
     }
 
-    /// The members of the body that `route` reads.
+    /// The members of the body that `route` reads of this request with `fields`.
     ///
     /// # Errors
     ///
-    /// The body is no JSON, or ambiguous.
-    pub(super) fn members(&self, route: &Route) -> Result<RequestMembers, UnreadableBody> {
+    /// The body is no JSON, by its type or its text; it is ambiguous; or a member is too late.
+    pub(super) fn members(
+        &self,
+        route: &Route,
+        fields: &Fields,
+    ) -> Result<RequestMembers, UnreadableBody> {
         match &route.inspection {
             Some(inspection) if !self.body.is_empty() => {
-                let paths = PathSet::clone(&inspection.paths);
-                inspection.or_none(RequestMembers::of(paths, &self.body))
+                inspection.or_none(self.read_members(inspection, fields))
             }
             _ => Ok(RequestMembers::default()),
         }
+    }
+
+    fn read_members(
+        &self,
+        inspection: &Inspection,
+        fields: &Fields,
+    ) -> Result<RequestMembers, UnreadableBody> {
+        Inspection::check_type(fields)?;
+        let is_complete = self.body.len() <= inspection.max;
+        let (first, _) = self.body.split_at(inspection.max.min(self.body.len()));
+        let mut scanner = RequestScanner::new(Arc::clone(&inspection.paths));
+        scanner.push(first);
+        inspection.members(&scanner, first, is_complete)
     }
 
     /// The listener with the URL's scheme and port, if there is one.

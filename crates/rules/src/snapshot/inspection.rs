@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use tidegate_config::{ErrorFormat, RouteConfig};
+use tidegate_http1::Fields;
 use tidegate_identity::{KeyPart, KeyPlan};
-use tidegate_usage::{JsonPath, PathSet, RequestMembers, UnreadableBody};
+use tidegate_usage::{JsonPath, PathSet, RequestMembers, RequestScanner, UnreadableBody};
 
 use super::policy::{Cost, LimitPolicy, TierMatch};
 use super::section::Section;
@@ -87,6 +88,58 @@ impl Inspection {
 }
 
 impl Inspection {
+    /// Checks that a body with these `fields` is JSON by its type, and not compressed.
+    ///
+    /// # Errors
+    /// It has another type or character set, or a coding.
+    pub fn check_type(fields: &Fields) -> Result<(), UnreadableBody> {
+        let is_coded = |value: &[u8]| !value.trim_ascii().eq_ignore_ascii_case(b"identity");
+        if fields.get_all("content-encoding").any(is_coded) {
+            return Err(UnreadableBody::Coded);
+        }
+        let mut types = fields.get_all("content-type");
+        let Some(value) = types.next() else { return Ok(()) };
+        let value = value.to_ascii_lowercase();
+        let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let media_type = parts.next().unwrap_or_default();
+        let is_json = media_type.ends_with(b"/json") || media_type.ends_with(b"+json");
+        // In another character set, upstreams would read other members.
+        let is_utf8 = |parameter: &[u8]| {
+            memchr::memmem::find(parameter, b"charset").is_none()
+                || matches!(parameter, b"charset=utf-8" | b"charset=\"utf-8\"")
+        };
+        let is_readable = is_json && parts.all(is_utf8) && types.next().is_none();
+        if is_readable { Ok(()) } else { Err(UnreadableBody::MediaType) }
+    }
+
+    /// The members in the `first` bytes of a body, of which `scanner` has seen at most `max`;
+    /// `is_complete` if the body has no others. An empty body has none.
+    ///
+    /// # Errors
+    /// The body is no JSON, a member can be read in more than one way, or one by which requests
+    /// are counted is not within the first bytes.
+    pub fn members(
+        &self,
+        scanner: &RequestScanner,
+        first: &[u8],
+        is_complete: bool,
+    ) -> Result<RequestMembers, UnreadableBody> {
+        if is_complete && first.is_empty() {
+            return Ok(RequestMembers::default());
+        }
+        let members = RequestMembers::read(scanner, first, is_complete)?;
+        let mut paths = self.paths.paths().iter().enumerate();
+        let is_late = |(index, _): &(usize, &JsonPath)| {
+            self.required & (1 << index) != 0 && scanner.member(*index).is_none()
+        };
+        match paths.find(is_late) {
+            Some((_, path)) if !is_complete => {
+                Err(UnreadableBody::TooLong { path: path.to_string(), max: self.max as u64 })
+            }
+            _ => Ok(members),
+        }
+    }
+
     /// Members of a body of which only estimates are read: none if nothing can be read of the body.
     ///
     /// # Errors
