@@ -305,7 +305,9 @@ impl fmt::Display for NativeDomain {
             writeln!(f, "# {note}")?;
         }
         writeln!(f, "rate_limit_service:\n  address: 127.0.0.1:8081\n  domains:")?;
-        writeln!(f, "    {}:\n      limits:", quoted_key(&self.name))?;
+        writeln!(f, "    {}:", quoted_key(&self.name))?;
+        // As in envoyproxy/ratelimit. The default of a domain with `limits` refuses.
+        writeln!(f, "      late_hits: charge\n      limits:")?;
         for item in &self.items {
             writeln!(f, "        - {}", self.item_text(item))?;
         }

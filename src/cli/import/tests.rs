@@ -191,6 +191,7 @@ descriptors:
   address: 127.0.0.1:8081
   domains:
     "a-b":
+      late_hits: charge
       limits:
         - {limit: "own", match: {"user": "$${HOME}"}}
         - {limit: "token_value", match: {"token": "secret-1"}}
@@ -251,7 +252,7 @@ fn a_long_file_is_imported_soon() {
     let file = read_descriptors("f.yaml", &text).unwrap();
     let native = NativeDomain::of(&file).to_string();
     // A line for each item and each limit, and what stands around them.
-    assert_eq!(native.lines().count(), 2 * 20_001 + 8);
+    assert_eq!(native.lines().count(), 2 * 20_001 + 9);
 }
 
 #[test]
