@@ -22,7 +22,7 @@ use std::{
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
-    http::{StatusCode, header},
+    http::{Method, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
@@ -181,6 +181,18 @@ async fn enforce_bounds(
     request: Request,
     next: Next,
 ) -> Response {
+    let has_body = !request.body().is_end_stream();
+    let is_read = request.method() != Method::GET;
+    let response = answer_within(bounds, request, next).await;
+    // What does not read a body may close the connection: the client must not send its next request
+    // there.
+    if has_body && !(is_read && response.status().is_success()) {
+        return ([(header::CONNECTION, "close")], response).into_response();
+    }
+    response
+}
+
+async fn answer_within(bounds: ConnectionBounds, request: Request, next: Next) -> Response {
     if request.body().size_hint().lower() > bounds.max_body as u64 {
         let detail =
             format!("the request's body is too long; expected at most {} bytes", bounds.max_body);
@@ -190,8 +202,7 @@ async fn enforce_bounds(
     response.unwrap_or_else(|_| {
         let detail =
             format!("the request's body did not arrive within {:?}", bounds.request_timeout);
-        let response = problem(StatusCode::REQUEST_TIMEOUT, &detail, &[]);
-        ([(header::CONNECTION, "close")], response).into_response()
+        problem(StatusCode::REQUEST_TIMEOUT, &detail, &[])
     })
 }
 

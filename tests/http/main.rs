@@ -7,6 +7,8 @@
 
 use std::{path::Path, process::Command};
 
+/// Connections that close after a response.
+mod announced_close;
 /// Errors for clients of model APIs and of MCP.
 mod api_errors;
 /// Compressed responses.

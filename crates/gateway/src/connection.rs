@@ -36,7 +36,7 @@ use tidegate_base::time::{CoarseTime, Millis};
 use tidegate_http1::HeadBounds;
 use tidegate_system::clock::CoarseClock;
 use tidegate_transport::connection_state::{
-    ClientTimeouts, CloseMode, ConnectionState, ExpiredDeadline, StateCell,
+    ClientTimeouts, CloseMode, ConnectionState, StateCell, Wait,
 };
 use tidegate_transport::{
     ReadBuffer, SharedSocket, Transport, read_buffer::poll_read, socket::yield_turn,
@@ -49,6 +49,8 @@ use crate::{Content, Gateway, Peer, Response};
 const MAX_DRAINED: u64 = 64 * 1024;
 /// Maximum time to drain a body.
 const DRAIN_TIMEOUT: Millis = Millis::from_secs(10);
+/// Maximum time to wait for the end of a body in chunks before the gateway's own response.
+const CHUNKS_TIMEOUT: Millis = Millis::from_secs(1);
 /// Maximum time to read from a client that still sends after the last response.
 const LINGER_TIMEOUT: Millis = Millis::from_secs(30);
 /// Time for which a connection keeps the memory of its last request ready for the next one.
@@ -259,6 +261,10 @@ impl Connection {
             // Boxed, so that other responses do not hold its state.
             return Box::pin(self.tunnel(response)).await;
         }
+        if !matches!(response.content, Content::Stream(_)) && self.input.borrow().awaits_chunks() {
+            // Boxed likewise.
+            Box::pin(self.discard_chunks()).await;
+        }
         let (out, framing, closes) = self.write_head(&response);
         let mut writer = self.body_writer(response, out, &framing);
         match writer.write(&framing).await {
@@ -281,15 +287,29 @@ impl Connection {
     fn keep_alive(&self, response: &Response) -> bool {
         let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
         self.requests_left.set(requests_left);
-        let input = self.input.borrow();
-        // A body that is too long to drain is no obstacle while it is still being sent to the
-        // upstream.
-        let is_drainable = input.is_drainable(MAX_DRAINED)
-            || matches!(&response.content, Content::Stream(stream) if stream.is_sending_request());
         response.request.is_persistent()
-            && is_drainable
+            && self.input.borrow().is_drainable(MAX_DRAINED)
             && requests_left != Some(0)
             && self.state.close_mode() == CloseMode::KeepOpen
+    }
+
+    /// Waits for the end of a body in chunks that nothing reads: with a short one, which is about to
+    /// arrive, the connection can go on.
+    async fn discard_chunks(&self) {
+        self.state.set_wait(Wait::Internal);
+        self.state.set_request_timeout(Some(CHUNKS_TIMEOUT));
+        self.discard_body().await;
+    }
+
+    /// Discards the rest of the request's body until its end, [`MAX_DRAINED`] bytes or the deadline
+    /// of the state. True at the end.
+    async fn discard_body(&self) -> bool {
+        let mut left = MAX_DRAINED;
+        std::future::poll_fn(|cx| match self.state.expired_deadline() {
+            Some(_) => Poll::Ready(false),
+            None => self.input.borrow_mut().poll_drain_body(&self.socket, &mut left, cx),
+        })
+        .await
     }
 
     /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.
@@ -298,13 +318,8 @@ impl Connection {
             return Disposition::Linger;
         }
         if !self.input.borrow().is_body_read() {
-            let mut left = MAX_DRAINED;
             self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
-            let drained = std::future::poll_fn(|cx| match self.state.expired_deadline() {
-                Some(ExpiredDeadline::Close) => Poll::Ready(false),
-                _ => self.input.borrow_mut().poll_drain_body(&self.socket, &mut left, cx),
-            });
-            if !drained.await {
+            if !self.discard_body().await {
                 return Disposition::Linger;
             }
         }

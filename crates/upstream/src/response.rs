@@ -126,15 +126,6 @@ impl ResponseBody {
         }
     }
 
-    /// True while the request's body is being sent to the upstream.
-    pub fn is_sending_request(&self) -> bool {
-        match &self.source {
-            BodySource::Http1(body) => body.outgoing.is_some(),
-            BodySource::Http2 { body, .. } => body.is_sending_request(),
-            BodySource::Own(_) | BodySource::Ended { .. } => false,
-        }
-    }
-
     /// True once the body was read to its end.
     #[inline]
     pub fn is_done(&self) -> bool {

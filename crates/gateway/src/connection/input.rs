@@ -230,7 +230,8 @@ impl Input {
     }
 
     /// True if the unread rest of the body may be discarded to reach the next request: it arrives
-    /// in any case, and it is not known to be longer than `max` bytes.
+    /// in any case, and it is at most `max` bytes long. The response tells the client so, which
+    /// would otherwise send its next request into a connection that closes.
     pub(super) fn is_drainable(&self, max: u64) -> bool {
         match self.body.remaining() {
             _ if self.desynced => false,
@@ -238,9 +239,14 @@ impl Input {
             // Without `100 Continue`, the client may or may not send the body.
             _ if self.expects_continue => false,
             Some(unread) => unread <= max,
-            // Chunks.
-            None => self.body.error().is_none(),
+            // Chunks, of any number.
+            None => false,
         }
+    }
+
+    /// True if an unread rest of the body arrives in chunks.
+    pub(super) fn awaits_chunks(&self) -> bool {
+        !self.expects_continue && !self.desynced && self.body.remaining().is_none()
     }
 
     /// True if the body was read to its end.

@@ -64,11 +64,6 @@ impl Http2Body {
         self.is_done
     }
 
-    /// True while the request's body is being sent.
-    pub(crate) fn is_sending_request(&self) -> bool {
-        self.upload.is_some()
-    }
-
     /// Takes the trailers of a body that was read to its end.
     pub(crate) fn take_trailers(&mut self) -> Option<Fields> {
         self.trailers.take()
