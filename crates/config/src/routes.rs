@@ -103,7 +103,9 @@ pub struct RouteConfig {
     /// as WebSocket. Beyond it, the connection is cut off.
     #[serde(default = "RouteConfig::default_tunnel_idle_timeout")]
     pub tunnel_idle_timeout: TimeoutConfig,
-    /// Maximum size of a request body; beyond it, 413.
+    /// Maximum size of a request body; beyond it, 413. Where the gateway answers by itself
+    /// (`respond`, `redirect`, `status`), only a length that the request announces is compared: a body
+    /// in chunks is discarded.
     #[serde(default = "RouteConfig::default_max_body")]
     pub max_body: Size,
     /// How much of a request's JSON body is read for limits whose `key` or `cost` has `json:PATH`,
