@@ -116,6 +116,14 @@ pub enum RefusedRoute {
 
 /// The decision on a request that has found its route, as far as its head decides it. The checks
 /// that need state follow; only the [`RouteDecision`] that comes out of it can be carried out.
+///
+/// What it has decided is not seen before the throttle has admitted the caller:
+///
+/// ```compile_fail,E0616
+/// fn skip_the_throttle(pending: &tidegate_rules::plan::PendingDecision) -> bool {
+///     pending.whole.is_some()
+/// }
+/// ```
 pub struct PendingDecision {
     /// The route's index in the snapshot.
     pub route: usize,
@@ -138,14 +146,47 @@ pub enum DecisionProgress<'d> {
     Deferred(DeferredDecision<'d>),
 }
 
-/// A decision that needs the request's consumer or its body.
+/// A decision that needs the request's consumer or its body. Before it is complete, it is no
+/// decision:
+///
+/// ```compile_fail,E0308
+/// use tidegate_rules::plan::{DeferredDecision, RouteDecision};
+///
+/// fn charge(_: &RouteDecision) {}
+/// fn forget_to_complete(deferred: DeferredDecision<'_>) {
+///     charge(&deferred);
+/// }
+/// ```
+///
+/// It is completed once:
+///
+/// ```compile_fail,E0382
+/// use tidegate_identity::{KeySecret, Subject};
+/// use tidegate_rules::{plan::DeferredDecision, snapshot::Route};
+///
+/// fn twice(deferred: DeferredDecision<'_>, route: &Route, subject: &Subject, secret: KeySecret) {
+///     let _ = deferred.complete(route, subject, secret);
+///     let _ = deferred.complete(route, subject, secret);
+/// }
+/// ```
 pub struct DeferredDecision<'d> {
     place: &'d mut Option<RouteDecision>,
     overrides: Option<&'d OverridesAt>,
 }
 
-/// What a request does on its route: whole, so that it can be charged and carried out.
-#[derive(Default)]
+/// What a request does on its route: whole, so that it can be charged and carried out. Only
+/// [`decide`] and [`DeferredDecision::complete`] make one; another could charge nothing:
+///
+/// ```compile_fail,E0639
+/// use tidegate_rules::plan::RouteDecision;
+///
+/// let free = RouteDecision { charges: Default::default(), status: None, target_key: None };
+/// ```
+///
+/// ```compile_fail,E0599
+/// let free = tidegate_rules::plan::RouteDecision::default();
+/// ```
+#[non_exhaustive]
 pub struct RouteDecision {
     /// The limits to charge, with their keys and costs.
     pub charges: PlannedCharges,
@@ -363,8 +404,8 @@ impl PendingDecision {
                     return Ok(());
                 }
                 let (secret, overrides) = (input.key_secret, input.overrides.as_ref());
-                let decision = pending.whole.insert(RouteDecision::default());
-                decision.read(route, subject, ChargeContext::new(secret, overrides))
+                let context = ChargeContext::new(secret, overrides);
+                RouteDecision::read_into(&mut pending.whole, route, subject, context).map(drop)
             })
         };
         if let Err(error) = read {
@@ -417,13 +458,28 @@ impl<'d> DeferredDecision<'d> {
         secret: KeySecret,
     ) -> Result<&'d RouteDecision, GatewayError> {
         check_consumer(route, subject.consumer)?;
-        let decision = self.place.insert(RouteDecision::default());
-        decision.read(route, subject, ChargeContext::new(secret, self.overrides))?;
-        Ok(decision)
+        let context = ChargeContext::new(secret, self.overrides);
+        RouteDecision::read_into(self.place, route, subject, context)
     }
 }
 
 impl RouteDecision {
+    /// Makes the decision in `place`, where nothing is left after an error.
+    #[inline]
+    fn read_into<'d>(
+        place: &'d mut Option<Self>,
+        route: &Route,
+        subject: &Subject<'_>,
+        context: ChargeContext<'_>,
+    ) -> Result<&'d Self, GatewayError> {
+        let empty = Self { charges: PlannedCharges::default(), status: None, target_key: None };
+        if let Err(error) = place.insert(empty).read(route, subject, context) {
+            *place = None;
+            return Err(error);
+        }
+        place.as_ref().ok_or(GatewayError::Bug("a decision that was made is lost"))
+    }
+
     /// Reads the charges and the target's key.
     #[inline]
     fn read(
