@@ -43,7 +43,7 @@
 //! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
 //! ";
 //! let loaded = tidegate_config::parse("api.yaml", text).unwrap();
-//! assert_eq!(loaded.config.limits["per-caller"].window.millis(), 60_000);
+//! assert_eq!(loaded.config.limits["per-caller"].window.millis().as_ms(), 60_000);
 //!
 //! let error = tidegate_config::parse("api.yaml", &text.replace("1m", "soon")).unwrap_err();
 //! assert!(error.to_string().starts_with("api.yaml:3:43: `soon`, expected a duration such as 250ms"));

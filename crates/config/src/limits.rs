@@ -148,7 +148,7 @@ impl LimitConfig {
         if self.algorithm != AlgorithmConfig::SlidingWindow {
             return 1;
         }
-        let divides = |&k: &u32| self.window.millis().is_multiple_of(u64::from(k));
+        let divides = |&k: &u32| self.window.millis().as_ms().is_multiple_of(u64::from(k));
         self.resolution
             .unwrap_or_else(|| (1..=Self::DEFAULT_RESOLUTION).rev().find(divides).unwrap_or(1))
     }

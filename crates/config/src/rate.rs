@@ -65,7 +65,7 @@ impl ScalarValue for Rate {
         let is_number = !quota.starts_with('0') && quota.bytes().all(|b| b.is_ascii_digit());
         let quota =
             quota.parse().ok().filter(|quota| is_number && (1..=MAX_UNITS).contains(quota))?;
-        let window = WindowConfig::parse(window).filter(|window| window.millis() > 0)?;
+        let window = WindowConfig::parse(window).filter(|window| !window.millis().is_zero())?;
         Some(Self { quota, window })
     }
 

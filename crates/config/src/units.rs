@@ -7,6 +7,7 @@ use std::ops::Deref;
 use ipnet::{IpNet, Ipv4Net};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+use tidegate_limit::Millis;
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
 /// A duration such as `250ms`, `10s`, `30m`, `1h` or `7d`; at most a leap year (`366d`).
@@ -32,9 +33,9 @@ impl Duration {
         Self(std::time::Duration::from_secs(seconds))
     }
 
-    /// The duration in ms.
-    pub fn millis(self) -> u64 {
-        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    /// The same length, in whole ms.
+    pub fn millis(self) -> Millis {
+        Millis::from_duration(self.0)
     }
 }
 
@@ -63,7 +64,7 @@ impl ScalarValue for Duration {
 
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amount(f, self.millis(), &DURATION_UNITS)
+        write_amount(f, self.millis().as_ms(), &DURATION_UNITS)
     }
 }
 
@@ -87,8 +88,8 @@ impl TimeoutConfig {
         Self(Some(Duration::from_secs(seconds)))
     }
 
-    /// The timeout in ms; `None` if it is off.
-    pub fn millis(self) -> Option<u64> {
+    /// The timeout in whole ms; `None` if it is off.
+    pub fn millis(self) -> Option<Millis> {
         self.0.map(Duration::millis)
     }
 

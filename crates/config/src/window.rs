@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::civil::Weekday;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use serde::{Serialize, Serializer};
-use tidegate_limit::{Calendar, CalendarPeriod};
+use tidegate_limit::{Calendar, CalendarPeriod, Millis};
 use tidegate_scalar::{ScalarValue, impl_scalar};
 
 use super::units::Duration;
@@ -55,15 +55,15 @@ impl fmt::Display for CalendarUnit {
 }
 
 impl WindowConfig {
-    /// Its length in ms. Of a calendar, that of the longest window, without changes of the clocks.
-    pub fn millis(self) -> u64 {
-        const HOUR: u64 = 3_600_000;
+    /// Its length. Of a calendar, that of the longest window, without changes of the clocks.
+    pub fn millis(self) -> Millis {
+        const HOUR: Millis = Millis::from_mins(60);
         match self {
             Self::Length(length) => length.millis(),
             Self::Calendar(CalendarUnit::Hour) => HOUR,
-            Self::Calendar(CalendarUnit::Day) => 24 * HOUR,
-            Self::Calendar(CalendarUnit::Week) => 7 * 24 * HOUR,
-            Self::Calendar(CalendarUnit::Month) => 31 * 24 * HOUR,
+            Self::Calendar(CalendarUnit::Day) => HOUR * 24,
+            Self::Calendar(CalendarUnit::Week) => HOUR * (7 * 24),
+            Self::Calendar(CalendarUnit::Month) => HOUR * (31 * 24),
         }
     }
 

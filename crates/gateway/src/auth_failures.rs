@@ -63,8 +63,8 @@ impl Authenticator {
         match self.shared.blocked_addresses.blocked_for(key, now) {
             None => Ok(()),
             Some(left) => {
-                let (limit, retry_after) = (Arc::clone(limit), left.as_whole_secs());
-                Err(GatewayError::TooManyFailures(Box::new(BlockedAddress { limit, retry_after })))
+                let limit = Arc::clone(limit);
+                Err(GatewayError::TooManyFailures(Box::new(BlockedAddress { limit, left })))
             }
         }
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use tidegate_access::auth::{Unauthenticated, jwt::MissingClaims};
 use tidegate_access::consumer_store::LookupFailed;
+use tidegate_base::time::Millis;
 use tidegate_charge::Limit;
 use tidegate_envoy::grpc::GrpcError;
 use tidegate_http1::{DescriptionError, Fields, FramingError};
@@ -104,7 +105,7 @@ pub enum GatewayError {
     #[error("an operator has blocked this caller")]
     OverrideBlocked,
     /// Too many requests from the client's address had wrong credentials.
-    #[error("too many requests from this address had wrong credentials; retry in {} s", .0.retry_after)]
+    #[error("too many requests from this address had wrong credentials; retry in {} s", .0.left.as_whole_secs())]
     TooManyFailures(Box<BlockedAddress>),
     /// The body is longer than the route allows.
     #[error("the request's body is longer than {0} bytes, the maximum of this route")]
@@ -201,8 +202,8 @@ pub struct ServiceReply {
 pub struct BlockedAddress {
     /// The limit of failures.
     pub limit: Arc<Limit>,
-    /// When to retry, in seconds; at least 1.
-    pub retry_after: u64,
+    /// The time until it may retry: whole seconds, at least 1.
+    pub left: Millis,
 }
 
 impl From<LookupFailed> for GatewayError {

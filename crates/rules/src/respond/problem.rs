@@ -112,7 +112,7 @@ pub(super) fn refused_retry_after<'a>(
     match error {
         GatewayError::LimitExceeded => retry_after(limits),
         GatewayError::Throttled(denied) => Some(throttle_retry_after(denied)),
-        GatewayError::TooManyFailures(blocked) => Some(blocked.retry_after),
+        GatewayError::TooManyFailures(blocked) => Some(blocked.left.as_whole_secs()),
         GatewayError::Upstream(UpstreamError::Down { retry_after }) => {
             Some(retry_seconds(*retry_after))
         }

@@ -14,7 +14,7 @@ use tidegate_access::auth::{
 use tidegate_charge::{Limit, LimitIdentity};
 use tidegate_config::{self as config, AuthKindConfig, Config, MaxFailures};
 use tidegate_identity::ApiKeySource;
-use tidegate_limit::{MAX_RESOLUTION, Millis, Quota};
+use tidegate_limit::{MAX_RESOLUTION, Quota};
 use tidegate_tls::TlsFile;
 
 use super::forward_auth;
@@ -164,13 +164,13 @@ fn max_failures(name: &str, configured: MaxFailures) -> Option<Arc<Limit>> {
     let MaxFailures::Rate(rate) = configured else { return None };
     let window = rate.window.millis();
     // The largest one that divides the window, as for other limits.
-    let resolution = (1..=6).rev().find(|parts| window.is_multiple_of((*parts).into()));
+    let resolution = (1..=6).rev().find(|parts| window.as_ms().is_multiple_of((*parts).into()));
     let resolution = resolution.unwrap_or(1).min(MAX_RESOLUTION);
     // Only what gives stored counters their meaning, as for other limits.
     let mut fingerprint = SipHasher13::new_with_keys(0, 0);
     fingerprint.write(b"failures");
-    fingerprint.write_u64(window);
-    let quota = Quota::sliding(rate.quota, Millis::from_ms(window), resolution);
+    fingerprint.write_u64(window.as_ms());
+    let quota = Quota::sliding(rate.quota, window, resolution);
     // `~` is not valid in configured names.
     let identity = LimitIdentity::new(format!("{name}~failures"), fingerprint.finish());
     Some(Arc::new(Limit::new(identity, quota)))

@@ -22,7 +22,7 @@ use super::tiers;
 
 /// Minimum lease of a concurrency permit, in ms. Leases are renewed every third of their duration,
 /// with a precision of 100 ms.
-const MIN_LEASE: u64 = 1_000;
+const MIN_LEASE: Millis = Millis::from_secs(1);
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
 pub(super) fn compile(
@@ -119,8 +119,8 @@ fn with_block(section: &Section<'_>, limit: &config::LimitConfig, base: Limit) -
         let what = "`block` with `reserve`, whose units are spent without asking whether a block is in force";
         section.at("block").fault_at_key(what, "one of them");
     }
-    let within = Millis::from_ms(block.within.millis());
-    let duration = Millis::from_ms(block.r#for.millis()).min(tidegate_limit::block::MAX_DURATION);
+    let within = block.within.millis();
+    let duration = block.r#for.millis().min(tidegate_limit::block::MAX_DURATION);
     base.with_block(block.after.into(), within, duration)
 }
 
@@ -254,7 +254,7 @@ fn fingerprint(limit: &config::LimitConfig) -> u64 {
     };
     add(algorithm::name(limit.algorithm));
     match limit.calendar() {
-        None => add(&limit.window.millis().to_string()),
+        None => add(&limit.window.millis().as_ms().to_string()),
         Some(calendar) => add(&calendar.to_string()),
     }
     add(&limit.resolution().to_string());

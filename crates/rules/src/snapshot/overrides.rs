@@ -262,6 +262,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::SecretReading;
+    use tidegate_base::time::ms;
 
     /// Limits whose quotas depend on more than a number, and one with a candidate.
     const RULES: &str = "
@@ -396,7 +397,7 @@ routes: [{name: a, upstream: app, limits: [bucket, costly, exact]}]
                 if !has[rank] {
                     continue;
                 }
-                let until = ends[rank].map(|end| (NOW + end).minus_ms(1));
+                let until = ends[rank].map(|end| (NOW + ms(end)).before(ms(1)));
                 let quota = PlanQuota::Units(100 + rank as u64);
                 let (reason, by) = ("".into(), "".into());
                 let own = Override { limit: "costly".into(), target, quota, until, reason, by, set_at: None };

@@ -18,7 +18,7 @@ pub(super) const QUOTA_KEYS: [&str; 8] =
 
 /// Compiles the limit's quota. A faulty one is replaced so that later checks still work.
 pub(super) fn quota(section: &Section<'_>, limit: &config::LimitConfig) -> Quota {
-    let (window, resolution) = (Millis::from_ms(limit.window.millis()), limit.resolution());
+    let (window, resolution) = (limit.window.millis(), limit.resolution());
     if !divides(window, resolution) && section.can_read(&["window", "algorithm"]) {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
         section.at("resolution").fault(what, &valid_resolutions(window, resolution));
@@ -54,7 +54,7 @@ impl QuotaShape {
     /// work.
     pub(super) fn of(limit: &config::LimitConfig) -> Self {
         let calendar = limit.calendar();
-        let length = Millis::from_ms(limit.window.millis());
+        let length = limit.window.millis();
         let window = calendar.map_or(length, Calendar::longest);
         let algorithm = match limit.algorithm {
             config::AlgorithmConfig::SlidingWindow => {
@@ -68,7 +68,7 @@ impl QuotaShape {
             }
             config::AlgorithmConfig::TokenBucket => Algorithm::TokenBucket,
             config::AlgorithmConfig::LeakyBucket => {
-                let wait = limit.max_wait.map_or(length, |wait| Millis::from_ms(wait.millis()));
+                let wait = limit.max_wait.map_or(length, config::Duration::millis);
                 Algorithm::LeakyBucket { max_wait: wait.min(leaky_bucket::MAX_WAIT) }
             }
             config::AlgorithmConfig::Concurrency => Algorithm::Concurrency,

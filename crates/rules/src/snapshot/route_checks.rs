@@ -88,19 +88,17 @@ pub(super) fn check_delays(
             PlanLimit::Quota(limit) => Some(limit),
             PlanLimit::Unlimited | PlanLimit::Blocked => None,
         });
-        let waits = tiers
-            .chain(plans)
-            .chain([&policy.limit])
-            .map(|limit| limit.algorithm().max_wait().as_ms());
-        let longest = waits.max().unwrap_or(0);
+        let waits =
+            tiers.chain(plans).chain([&policy.limit]).map(|limit| limit.algorithm().max_wait());
+        let longest = waits.max().unwrap_or_default();
         let limit = section.root().at("limits").entry(name);
         let is_known = section.can_read(&["request_timeout", "name"])
             && limit.can_read(&QUOTA_KEYS)
             && limit.can_read(&["tiers", "enforce"]);
-        if policy.limit.enforce && longest > 0 && longest >= timeout && is_known {
+        if policy.limit.enforce && !longest.is_zero() && longest >= timeout && is_known {
             let what = format!(
                 "`{name}` may delay a request for {}, but the request_timeout of route `{}` is {}",
-                Duration::from_millis(longest),
+                Duration::from_millis(longest.as_ms()),
                 route.name,
                 route.request_timeout
             );

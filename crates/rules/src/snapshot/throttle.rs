@@ -67,7 +67,7 @@ pub(super) fn compile_waiting_room(
         let what = "tickets are signed with a key that follows from the namespace, so clients can make their own";
         section.note_at_key(what, "`secret` in `store.redis`, the same on all gateways");
     }
-    let max_age = Millis::from_ms(configured.ticket_ttl.millis());
+    let max_age = configured.ticket_ttl.millis();
     Some(WaitingRoomRules {
         cookie: name.as_str().into(),
         attributes: TicketAttributes::new(name, max_age),
@@ -82,7 +82,7 @@ fn room_settings(
 ) -> Option<RoomSettings> {
     let room = configured.waiting_room.as_ref()?;
     let section = section.at("waiting_room").at("ticket_ttl");
-    let ticket_ttl = Millis::from_ms(room.ticket_ttl.millis());
+    let ticket_ttl = room.ticket_ttl.millis();
     let what = format!("`{}`", room.ticket_ttl);
     let is_whole = (ticket_ttl % Millis::from_secs(1)).is_zero();
     section.ensure(is_whole, &what, "whole seconds, from 20s to 1h");
@@ -184,7 +184,7 @@ fn watermarks(section: &Section<'_>, configured: &config::ThrottleConfig) -> Wat
 }
 
 fn sizing(section: &Section<'_>, configured: &config::ThrottleConfig) -> Option<Sizing> {
-    let memory = Millis::from_ms(configured.memory.millis());
+    let memory = configured.memory.millis();
     let is_whole = (memory % Millis::from_mins(1)).is_zero();
     let what = format!("`{}`", configured.memory);
     section.at("memory").ensure(is_whole, &what, "whole minutes, from 1m to 720h");
