@@ -7,6 +7,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+use tidegate::clock::ms;
 
 use divan::Bencher;
 use tidegate::{
@@ -60,7 +61,7 @@ fn hashed_key(caller: u64) -> Key {
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
     let quota = Quota::sliding(u32::MAX.into(), Millis::from_secs(60), 6);
     let mut state = sliding_window::SlidingWindowState::default();
-    sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
+    sliding_window::admit(&mut state, &quota, NOW - ms(55_000), 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
 }
 
@@ -96,7 +97,7 @@ fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
     let (next, callers) = (AtomicU64::new(0), *COLD_KEYS);
     bencher.bench(|| {
         let caller = hashed_key(next.fetch_add(1, Ordering::Relaxed)).0 as u64 % callers;
-        store.charge(black_box(&[charge(&limit, hashed_key(caller))]), black_box(NOW + 1))
+        store.charge(black_box(&[charge(&limit, hashed_key(caller))]), black_box(NOW + ms(1)))
     });
 }
 

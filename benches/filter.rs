@@ -9,6 +9,7 @@ use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
+use tidegate::clock::ms;
 
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
@@ -107,20 +108,20 @@ fn full_filters(geometry: &Geometry, hash_keys: &HashKeys, capacity: u64) -> Vec
 fn fill_by_merging(filter: &Filter, baseline: &[Bloom<u64>]) {
     let mut took = Duration::ZERO;
     for (minute, full) in baseline.iter().enumerate() {
-        let now = START + minute as u64 * MINUTE + 2 * 1_000;
+        let now = START + ms(minute as u64 * MINUTE) + ms(2 * 1_000);
         filter.rotate(now);
         let bits = &full.as_slice()[HEADER_LEN..];
         let start = Instant::now();
         filter.merge(filter.geometry().index(now), bits).expect("a live minute");
         took += start.elapsed();
     }
-    println!("merge of a full minute into an empty one: {:.1} ms", ms(took) / MINUTES as f64);
+    println!("merge of a full minute into an empty one: {:.1} ms", in_ms(took) / MINUTES as f64);
     let (index, bits) = (*filter.live_generations().end(), &baseline[30].as_slice()[HEADER_LEN..]);
     let same = shortest_of(3, || filter.merge(index, bits));
-    println!("merge of equal bits: {:.1} ms", ms(same));
+    println!("merge of equal bits: {:.1} ms", in_ms(same));
 }
 
-fn ms(took: Duration) -> f64 {
+fn in_ms(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
@@ -205,7 +206,7 @@ fn measure_cold_read(words: usize) {
 /// Measures recordings of new and repeated tokens. The baseline's filter of one minute fits into a
 /// cache, but its lock blocks every lookup.
 fn measure_records(filter: &Filter, baseline: &Baseline, capacity: u64) {
-    filter.rotate(START + MINUTES * MINUTE);
+    filter.rotate(START + ms(MINUTES * MINUTE));
     baseline.write()[30].clear();
     let part = capacity / 7;
     let ours = |token| filter.record(token);
@@ -228,26 +229,27 @@ fn measure_records(filter: &Filter, baseline: &Baseline, capacity: u64) {
 
 /// Measures rotation at a minute boundary, and the clearing of the minute that expires.
 fn measure_rotation(filter: &Filter) {
-    let boundary = START + (MINUTES + 1) * MINUTE;
+    let boundary = START + ms((MINUTES + 1) * MINUTE);
     // As in operation, the minute that expired before is cleared by now.
-    (1..60).rev().for_each(|second| filter.rotate(boundary - second * 1_000));
-    let steps: Vec<_> =
-        (0..60).map(|second| shortest_of(1, || filter.rotate(boundary + second * 1_000))).collect();
+    (1..60).rev().for_each(|second| filter.rotate(boundary - ms(second * 1_000)));
+    let steps: Vec<_> = (0..60)
+        .map(|second| shortest_of(1, || filter.rotate(boundary + ms(second * 1_000))))
+        .collect();
     let [at, longest] = [steps[0], steps.iter().copied().max().unwrap_or_default()];
     let all: Duration = steps.iter().sum();
     println!(
         "\nrotate: at the boundary {:.2} ms, longest {:.1} ms, per minute {:.0} ms",
-        ms(at),
-        ms(longest),
-        ms(all)
+        in_ms(at),
+        in_ms(longest),
+        in_ms(all)
     );
 }
 
 /// Measures the operations of the throttle's thread that read all positions.
 fn measure_scans(filter: &Filter) {
     let index = *filter.live_generations().start();
-    println!("export: {:.1} ms", ms(shortest_of(5, || filter.export(index))));
-    println!("occupied: {:.1} ms", ms(shortest_of(5, || filter.occupied())));
+    println!("export: {:.1} ms", in_ms(shortest_of(5, || filter.export(index))));
+    println!("occupied: {:.1} ms", in_ms(shortest_of(5, || filter.occupied())));
 }
 
 /// Measures the encoding and decoding of payloads.
@@ -265,6 +267,6 @@ fn measure_payloads(geometry: &Geometry, hash_keys: &HashKeys) {
         let packed = payload::encode(geometry, hash_keys, &bits);
         let encode = shortest_of(3, || payload::encode(geometry, hash_keys, &bits));
         let decode = shortest_of(3, || payload::decode(geometry, hash_keys, &packed));
-        println!("{fill:3} % {:10} {:8.1} {:8.1}", packed.len(), ms(encode), ms(decode));
+        println!("{fill:3} % {:10} {:8.1} {:8.1}", packed.len(), in_ms(encode), in_ms(decode));
     }
 }

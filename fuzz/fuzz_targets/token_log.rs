@@ -113,7 +113,7 @@ fuzz_target!(|input: Vec<(u8, Vec<(u64, Vec<u8>)>)>| {
     };
     OWN.for_each(|token| _ = filter.record(token));
     for (outcome, parts) in input.into_iter().take(16) {
-        store.now += 1_000;
+        store.now += Millis::from_ms(1_000);
         store.append = match outcome % 3 {
             0 => Ok(AppendOutcome::Appended),
             1 => Ok(AppendOutcome::Full),

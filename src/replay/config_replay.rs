@@ -285,7 +285,7 @@ impl ConfigReplay {
     fn tick(&mut self, now: StoreTime) {
         let (last, requests) = &mut self.last_tick;
         *requests += 1;
-        if *requests >= REQUESTS_PER_TICK && now.saturating_sub(*last) >= 1_000 {
+        if *requests >= REQUESTS_PER_TICK && now.since(*last).as_ms() >= 1_000 {
             (*last, *requests) = (now, 0);
             self.memory.expire(now);
         }

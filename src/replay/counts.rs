@@ -1,5 +1,6 @@
 //! Counts of a replay's decisions by limit, route and caller.
 
+use crate::clock::ms;
 use std::net::IpAddr;
 
 use ahash::RandomState;
@@ -61,7 +62,7 @@ impl DecisionCounts {
         self.requests += 1;
         self.refused += 1;
         self.first_refusal.get_or_insert(at);
-        let start = at.time.round_down(MINUTE);
+        let start = at.time.round_down_to(ms(MINUTE));
         if self.last_minute.0 != start {
             self.last_minute = (start, 0);
         }

@@ -2,6 +2,7 @@
 //! page, without a script.
 
 use std::{io::Write, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
@@ -37,7 +38,7 @@ fn app() -> Upstream {
 
 /// Two seconds pass, and the throttle ticks.
 fn tick(gateway: &Gateway, clock: &Clock) {
-    let now = clock.store_time() + 2_000;
+    let now = clock.store_time() + ms(2_000);
     clock.set(now);
     let state = || get(gateway.admin(), "/api/throttle", "").json();
     eventually("a tick", || state()["updated_at_ms"] == now.as_unix_ms());

@@ -1,6 +1,7 @@
 //! A thousand random requests, which the gateway, `explain` and `replay` decide alike.
 
 use std::{collections::BTreeMap, fmt, fs};
+use tidegate::clock::ms;
 
 use serde_json::Value;
 use testkit::{
@@ -241,7 +242,7 @@ fn gateway_explain_and_replay_decide_alike() {
     let statuses: Vec<u16> = requests
         .iter()
         .map(|request| {
-            clock.set(clock.store_time() + 1);
+            clock.set(clock.store_time() + ms(1));
             request.status()
         })
         .collect();

@@ -1,4 +1,5 @@
 use std::thread;
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
@@ -43,11 +44,11 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [small]}]
     assert_eq!(metric(&gateway, "tidegate_store_keys"), CALLERS as u64);
     assert_eq!(metric(&gateway, "tidegate_store_evictions_total"), 0);
     // Halfway through the window, every charge counts.
-    clock.set(NOW + 50_000);
+    clock.set(NOW + ms(50_000));
     let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
     assert_eq!(response.number("X-RateLimit-Used"), 2);
     // After the window and a sub-window, with the expiry rounded up to whole seconds.
-    clock.set(NOW + 50_000 + 72_000);
+    clock.set(NOW + ms(50_000) + ms(72_000));
     eventually("every counter is removed", || metric(&gateway, "tidegate_store_keys") == 0);
     let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
     assert_eq!(response.number("X-RateLimit-Used"), 1);

@@ -11,6 +11,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
@@ -178,7 +179,7 @@ impl Chaos {
         let stop = Arc::new(AtomicBool::new(false));
         let clients = self.clients(&stop, minutes);
         for step in 0..minutes * MINUTE / CLOCK_STEP {
-            self.clock.set(self.clock.store_time() + CLOCK_STEP);
+            self.clock.set(self.clock.store_time() + ms(CLOCK_STEP));
             // Time for the clients, which send in real time.
             sleep(Duration::from_millis(15));
             if step % 10 == 9 {
@@ -214,7 +215,7 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
 
     chaos.run(FAULT_MINUTES, false);
     // Redis may have made a charge whose connection broke: its lease expires.
-    chaos.clock.set(chaos.clock.store_time() + LEASE + LEASE / 32);
+    chaos.clock.set(chaos.clock.store_time() + ms(LEASE) + ms(LEASE / 32));
     chaos.assert_no_slot_in_use("after every fault");
 
     chaos.run(STALL_MINUTES, true);
@@ -223,7 +224,7 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     // Idle units are returned to Redis.
     for gateway in &chaos.gateways {
         eventually("all leased units are returned", || {
-            chaos.clock.set(chaos.clock.store_time() + 100);
+            chaos.clock.set(chaos.clock.store_time() + ms(100));
             gateway.metric("tidegate_store_tokens_outstanding") == 0
         });
     }

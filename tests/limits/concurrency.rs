@@ -4,6 +4,7 @@
 mod redis_outage;
 
 use std::{io::Write, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -227,10 +228,10 @@ fn unrenewed_permits_expire_with_their_lease() {
         let fleet = backend.start(&yaml, &clock);
         // Renewals are due after 100 s of real time: none during this test.
         let mut in_flight = send_until_in_flight(&fleet, &upstream, &["/a", "/b"]);
-        clock.set(NOW + 299_999);
+        clock.set(NOW + ms(299_999));
         assert!(all_refuse(&fleet));
         // A lease ends up to 1/64 of its window late.
-        clock.set(NOW + 300_000 + 4_688);
+        clock.set(NOW + ms(300_000) + ms(4_688));
         wait_all_free(&fleet);
         // The former holders must not release permits of others.
         let others = send_until_in_flight(&fleet, &upstream, &["/c", "/d"]);

@@ -13,6 +13,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, MEMORY_AND_REDIS, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -244,7 +245,7 @@ fn delays_above_max_wait_are_refused() {
         }
         fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 2);
         for (later, seconds) in [(0, 5), (1_500, 4), (4_001, 1)] {
-            clock.set(NOW + later);
+            clock.set(NOW + ms(later));
             let response = fleet.get("/", "");
             assert_eq!(
                 (response.status, response.number("retry-after")),

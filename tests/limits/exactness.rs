@@ -1,4 +1,5 @@
 use std::{collections::BTreeSet, sync::Mutex, thread};
+use tidegate::clock::ms;
 
 use testkit::{
     backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
@@ -55,7 +56,7 @@ fn concurrent_requests_admit_exactly_the_quota() {
         for cost in [1, 3] {
             let fleet = backend.start(
                 &rules(cost),
-                &Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000) + cost * 200_000_000),
+                &Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000) + ms(cost * 200_000_000)),
             );
             let (admitted, refused) = send_concurrently(&fleet);
             assert_eq!(admitted.len() as u64, QUOTA / cost);

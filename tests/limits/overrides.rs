@@ -13,6 +13,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::{
     auth::KeyHash,
     clock::{Clock, StoreTime},
@@ -477,7 +478,7 @@ fn a_client_that_obeys_the_headers_is_admitted_across_changes() {
             429 => {
                 // The answer is truthful: after the wait that it asks for, a request is admitted.
                 let wait = response.number("retry-after");
-                let now = clock.store_time().saturating_add(wait * 1_000);
+                let now = clock.store_time().after(ms(wait * 1_000));
                 clock.set(now);
                 let next = request(gateway, "/own", BREAD);
                 refused_after_wait += u32::from(next.status != 200);

@@ -11,6 +11,7 @@ use testkit::{
     wait::sleep,
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 /// The two forms of the headers.
@@ -84,7 +85,7 @@ fn every_limited_response_has_all_rate_limit_headers() {
             routes:
               - {name: a, match: {path: /a}, upstream: hello, limits: [per-caller]}
             ";
-        let fleet = backend.start(yaml, &Clock::manual(NOW + 500));
+        let fleet = backend.start(yaml, &Clock::manual(NOW + ms(500)));
         for used in 1..=5 {
             let advertised = advertised(&fleet.get_as("alice", "/a"));
             assert!(advertised.admitted);
@@ -254,12 +255,12 @@ fn a_cost_above_what_remains_is_refused_and_not_charged() {
             assert_eq!((advertised.admitted, advertised.remaining, advertised.used), (false, 2, 8));
         }
         let seconds = advertised(&fleet.get("/a", "")).retry_after.expect("a wait");
-        clock.set(NOW + seconds * 1000 - 1000);
+        clock.set(NOW + ms(seconds * 1000) - ms(1000));
         assert!(
             !advertised(&fleet.get("/a", "")).admitted,
             "Retry-After is not longer than needed"
         );
-        clock.set(NOW + seconds * 1000);
+        clock.set(NOW + ms(seconds * 1000));
         assert!(advertised(&fleet.get("/a", "")).admitted);
     });
 }
@@ -339,7 +340,7 @@ fn every_algorithm_advertises_exact_numbers() {
         ";
     on_all_at_once(&MEMORY_AND_TOPOLOGIES, |backend| {
         for limit in LIMITS {
-            let clock = Clock::manual(NOW + 300);
+            let clock = Clock::manual(NOW + ms(300));
             let (fleet, path) = (backend.start(yaml, &clock), format!("/{limit}"));
             for used in 1..=5 {
                 let advertised = advertised(&fleet.get_as("alice", &path));
@@ -350,7 +351,7 @@ fn every_algorithm_advertises_exact_numbers() {
                 );
             }
             let refused = exhaust(&fleet, "alice", &path);
-            clock.set(NOW + 300 + refused.retry_after.expect("a wait") * 1_000);
+            clock.set(NOW + ms(300) + ms(refused.retry_after.expect("a wait") * 1_000));
             assert!(
                 advertised(&fleet.get_as("alice", &path)).admitted,
                 "{limit}: after Retry-After"

@@ -25,6 +25,7 @@ use testkit::{
     rate_limit_client::{RateLimitClient, descriptor, given_back, with_hits},
     yaml::without_indentation,
 };
+use tidegate::clock::ms;
 use tidegate::{
     clock::{Clock, StoreTime},
     rate_limit_service::messages::{
@@ -324,7 +325,7 @@ fn a_response_has_the_limits_and_the_header_fields_for_the_client() {
     );
 
     client.ask("edge", call());
-    clock.set(NOW + 4_500);
+    clock.set(NOW + ms(4_500));
     let refused = client.ask("edge", call());
     assert!(!refused.is_ok());
     assert_eq!(refused.header("retry-after"), Some("6"));
@@ -332,7 +333,7 @@ fn a_response_has_the_limits_and_the_header_fields_for_the_client() {
     let until = refused.0.statuses[2].duration_until_reset.expect("a duration");
     assert_eq!((until.seconds, until.nanos), (5, 500_000_000));
     // A caller that waits is admitted.
-    clock.set(NOW + 10_500);
+    clock.set(NOW + ms(10_500));
     assert!(client.ask("edge", call()).is_ok());
 }
 

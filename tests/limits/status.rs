@@ -8,6 +8,7 @@ mod operator;
 mod parts;
 
 use std::net::SocketAddr;
+use tidegate::clock::ms;
 
 use serde_json::Value;
 use testkit::{
@@ -115,12 +116,12 @@ fn the_status_matches_the_headers_and_charges_nothing() {
                 assert_eq!((response.status, response.number("x-ratelimit-used")), (200, used));
                 assert_eq!(ask(), headers(&response), "{algorithm}");
                 assert_eq!(admin_state(&fleet, "/calls?key=Bearer%20a"), ask(), "{algorithm}");
-                clock.set(NOW + 7_001 * used);
+                clock.set(NOW + ms(7_001 * used));
             }
             for _ in 0..100 {
                 ask();
             }
-            clock.set(NOW + 30_000);
+            clock.set(NOW + ms(30_000));
             let refused = fleet.get_as("bearer  a", "/x");
             assert_eq!(refused.status, 429, "{algorithm}");
             assert_eq!(ask(), headers(&refused), "{algorithm}");
@@ -128,7 +129,7 @@ fn the_status_matches_the_headers_and_charges_nothing() {
             let [_, remaining, used, _] = status_of(&fleet.get_as("Bearer b", "/rate_limit"));
             assert_eq!((remaining, used), (4, 0), "another caller");
             // An expired counter, not yet swept, is reported like an unknown caller.
-            clock.set(NOW + 3 * 3_600_000);
+            clock.set(NOW + ms(3 * 3_600_000));
             assert_eq!(ask(), [4, 4, 0, clock.store_time().as_unix_ms() / 1000], "{algorithm}");
             assert_eq!(admin_state(&fleet, "/calls?key=Bearer+a"), ask(), "{algorithm}");
         });
@@ -150,15 +151,15 @@ fn retry_at_is_reported_to_the_operator() {
             [("algorithm", algorithm)],
         );
         on_each(&MEMORY_BY_PROTOCOL_AND_REDIS, |backend| {
-            let clock = Clock::manual(NOW + 123);
+            let clock = Clock::manual(NOW + ms(123));
             let fleet = backend.start(&yaml, &clock);
             assert_eq!(fleet.get("/x", "").status, 200);
             let state = admin(&fleet.gateways[0], "GET", "/calls", "").json();
             assert_eq!((&state["remaining"], &state["blocked"]), (&1.into(), &true.into()));
-            assert_eq!(state["now_ms"], (NOW + 123).as_unix_ms());
+            assert_eq!(state["now_ms"], (NOW + ms(123)).as_unix_ms());
             let retry_at = state["retry_at_ms"].as_u64().expect("a time");
             let retry_at = StoreTime::from_unix_ms(retry_at);
-            clock.set(retry_at - 1);
+            clock.set(retry_at - ms(1));
             assert_eq!(fleet.get("/x", "").status, 429, "{algorithm}: a ms too early");
             clock.set(retry_at);
             assert_eq!(fleet.get("/x", "").status, 200, "{algorithm}");

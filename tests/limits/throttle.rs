@@ -18,6 +18,7 @@ mod single_gateway;
 mod waiting_room;
 
 use std::{cell::Cell, io::Write};
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Response, get},
@@ -166,7 +167,7 @@ impl ThrottleFleet {
 
     /// Advances the clock by `millis` and waits for a tick of every gateway that began after that.
     fn advance(&self, millis: u64) {
-        let now = self.clock.store_time() + millis;
+        let now = self.clock.store_time() + ms(millis);
         self.clock.set(now);
         for gateway in &self.gateways {
             await_throttle_update(gateway, now);

@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, fmt::Write, fs};
 use testkit::commands::run;
+use tidegate::clock::ms;
 
 use testkit::{client::Client, gateway::Gateway, random::SplitMix64, upstream::Upstream};
 use tidegate::clock::{Clock, StoreTime};
@@ -96,7 +97,7 @@ fn send_requests(
     let mut client = Client::connect(gateway.address());
     let mut now = START;
     for _ in 0..REQUESTS {
-        now += [0, 0, 0, 1, 7, 40, 300, 900][rng.below(8) as usize];
+        now += ms([0, 0, 0, 1, 7, 40, 300, 900][rng.below(8) as usize]);
         clock.set(now);
         let (is_head, text) = random_request(rng);
         client.send(&text);
@@ -118,7 +119,7 @@ fn send_requests(
         if head.to_ascii_lowercase().contains("connection: close") {
             client = Client::connect(gateway.address());
             // Advances the clock: lines of the same time are ordered only within one connection.
-            now += 1;
+            now += ms(1);
         }
     }
     violated

@@ -1,6 +1,7 @@
 //! Each algorithm, refunds, tiers and shadow limits, live and in replay.
 
 use std::{fs, io::Write};
+use tidegate::clock::ms;
 
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
 use tidegate::clock::{Clock, StoreTime};
@@ -54,7 +55,7 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
     let mut client = Client::connect(gateway.address());
     let mut refused = 0;
     for turn in 0..2_100_u64 {
-        clock.set(START + turn * 55);
+        clock.set(START + ms(turn * 55));
         let (name, who) = (NAMES[turn as usize % 9], turn / 9 % 4 + 1);
         let what = if turn % 4 == 0 { "same" } else { "other" };
         // The fourth caller has an invalid forwarded address: the key is the proxy's, without a

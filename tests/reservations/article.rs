@@ -3,6 +3,7 @@
 mod flawed_limiter;
 mod lease_registry;
 
+use tidegate::clock::ms;
 use tidegate::{clock::MonotonicTime, redis::RedisFailure, store::unit_lease::WaiterOutcome};
 
 use self::{
@@ -167,7 +168,7 @@ fn a_reservation_outlives_its_window() {
     let (gateway, mut store) = (Gateway::new(100, 100, 1), lease_registry::Store::of(100));
     assert!(gateway.run_alone(&mut store, 1, WINDOW - 3));
     assert!(
-        matches!(gateway.enter(1, 1, WINDOW - 2), EntryOutcome::Admitted(taken) if taken.charged_at < START + WINDOW)
+        matches!(gateway.enter(1, 1, WINDOW - 2), EntryOutcome::Admitted(taken) if taken.charged_at < START + ms(WINDOW))
     );
     let (_, fetch) = gateway.expect_fetch(1, WINDOW + 1);
     assert_eq!(fetch.demand().returned.units, 48, "they are returned, not spent");

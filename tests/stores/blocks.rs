@@ -1,6 +1,7 @@
 //! Blocks: memory against Redis, two gateways, the sums of refusals, lifts and outages.
 
 use std::{sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::redis_server::RedisServer;
@@ -79,8 +80,8 @@ impl Both<'_> {
         let (mut limit, mut at) = (shaped(3, 60_000), NOW);
         for step in steps {
             match *step {
-                Step::Pass(ms) => at += ms,
-                Step::SetBack(ms) => at = at.minus_ms(ms),
+                Step::Pass(count) => at += ms(count),
+                Step::SetBack(count) => at = at.before(ms(count)),
                 Step::Reload { after, duration } => limit = shaped(after, duration),
                 Step::Count { .. } | Step::Decide => {}
             }
@@ -150,12 +151,12 @@ async fn a_block_begins_with_the_last_refusal_and_ends_exactly() {
             let refused = ask(handle, &limit).await;
             assert_eq!(effect(&refused), BlockEffect::None, "{refusal}");
             let retry_at = refused.decided(0).unwrap().decision.retry_at;
-            assert_eq!(retry_at, Some(began + 3_600_000), "that of the limit");
+            assert_eq!(retry_at, Some(began + ms(3_600_000)), "that of the limit");
         }
         let fourth = ask(handle, &limit).await;
-        assert_eq!(effect(&fourth), BlockEffect::Begun { until: began + 60_000 });
+        assert_eq!(effect(&fourth), BlockEffect::Begun { until: began + ms(60_000) });
         let blocked = ask(handle, &limit).await;
-        assert_eq!(effect(&blocked), BlockEffect::Refused { until: began + 60_000 });
+        assert_eq!(effect(&blocked), BlockEffect::Refused { until: began + ms(60_000) });
         clock().advance(Duration::from_millis(59_999));
         assert!(matches!(effect(&ask(handle, &limit).await), BlockEffect::Refused { .. }));
         clock().advance(Duration::from_millis(1));
@@ -243,16 +244,16 @@ fn a_block_that_is_not_enforced_admits_and_uncounts() {
     let limit =
         Limit { block: None, ..limit }.with_block(2, Millis::from_secs(10), Millis::from_secs(60));
     let (limit, memory) = (Arc::new(limit), MemoryStore::new(100));
-    let ask = |at: u64| charge_in_memory(&memory, &[charge(&limit, 1)], NOW + at);
+    let ask = |at: u64| charge_in_memory(&memory, &[charge(&limit, 1)], NOW + ms(at));
     let effects: Vec<BlockEffect> = (0..5).map(|at| effect(&ask(at))).collect();
     assert_eq!(effects[..3], [BlockEffect::None; 3]);
-    assert_eq!(effects[3], BlockEffect::Begun { until: NOW + 60_003 });
-    assert_eq!(effects[4], BlockEffect::Refused { until: NOW + 60_003 });
+    assert_eq!(effects[3], BlockEffect::Begun { until: NOW + ms(60_003) });
+    assert_eq!(effects[4], BlockEffect::Refused { until: NOW + ms(60_003) });
     assert!(ask(5).admitted, "it only reports");
     // The block outlasts this window: what the limit would admit is not counted while blocked.
     memory.reset(&limit, Key(1));
     ask(6);
-    let used = memory.peek(&[charge(&limit, 1)], NOW + 7).decided(0).unwrap().decision.used;
+    let used = memory.peek(&[charge(&limit, 1)], NOW + ms(7)).decided(0).unwrap().decision.used;
     assert_eq!(used, 0);
 }
 
@@ -268,7 +269,7 @@ fn a_block_of_permits_names_its_end() {
     for _ in 0..2 {
         let verdict = ask();
         let decision = verdict.decided(0).expect("a decision").decision;
-        assert_eq!((decision.admitted, decision.retry_at), (false, Some(NOW + 4_000)));
+        assert_eq!((decision.admitted, decision.retry_at), (false, Some(NOW + ms(4_000))));
     }
 }
 

@@ -4,6 +4,7 @@ use testkit::{
     redis_server::RedisServer,
     scripts::{ADJUST, CHARGE, ScriptCaller},
 };
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     limit::{Calendar, CalendarPeriod},
@@ -48,16 +49,16 @@ fn the_clock_of_redis_decides_in_which_window_a_charge_is() {
     let (hour, month) = (of(CalendarPeriod::Hour), of(CalendarPeriod::Month { starts: 1 }));
     let cases = [
         // Hours have one length, so any clock gets the right one.
-        (hour, GATEWAY + 1),
-        (hour, GATEWAY + 26 * HOUR + 59 * 60_000),
-        (hour, GATEWAY.minus_ms(50 * HOUR + 1)),
-        (hour, GATEWAY + HOUR),
-        (hour, GATEWAY.minus_ms(1)),
+        (hour, GATEWAY + ms(1)),
+        (hour, GATEWAY + ms(26 * HOUR) + ms(59 * 60_000)),
+        (hour, GATEWAY.before(ms(50 * HOUR + 1))),
+        (hour, GATEWAY + ms(HOUR)),
+        (hour, GATEWAY.before(ms(1))),
         // A month ahead or behind.
-        (month, GATEWAY + 1),
-        (month, GATEWAY + DAY),
-        (month, GATEWAY + 28 * DAY),
-        (month, GATEWAY.minus_ms(31 * DAY)),
+        (month, GATEWAY + ms(1)),
+        (month, GATEWAY + ms(DAY)),
+        (month, GATEWAY + ms(28 * DAY)),
+        (month, GATEWAY.before(ms(31 * DAY))),
     ];
     for (number, (calendar, now)) in cases.into_iter().enumerate() {
         let record = Record { redis: &redis, calendar, key: number.to_string() };
@@ -69,7 +70,7 @@ fn the_clock_of_redis_decides_in_which_window_a_charge_is() {
         // A charge before the window is not refunded; one in it is.
         let refund =
             |charged_at: StoreTime| record.call(ADJUST, now, 2, &[charged_at.as_unix_ms()]);
-        assert_eq!(refund(window.start.minus_ms(1)), [1, 0, 5, end, -1], "{label}");
+        assert_eq!(refund(window.start.before(ms(1))), [1, 0, 5, end, -1], "{label}");
         assert_eq!(refund(window.start), [1, 2, 3, end, -1], "{label}");
         // The next window is another.
         assert_eq!(record.call(CHARGE, window.end, 5, &[])[..3], [1, 0, 5], "{label}");
@@ -83,8 +84,8 @@ fn a_clock_that_steps_back_into_a_longer_month_refunds_the_begun_one_only() {
     let record = Record { redis: &redis, calendar, key: "stepped".to_owned() };
     let february = calendar.window_at(GATEWAY).end;
     let end = calendar.window_at(february).end.as_unix_ms().cast_signed();
-    assert_eq!(record.call(CHARGE, february + 1_000, 5, &[]), [1, 0, 5, end, -1]);
-    let stepped_back = february.minus_ms(2_000);
+    assert_eq!(record.call(CHARGE, february + ms(1_000), 5, &[]), [1, 0, 5, end, -1]);
+    let stepped_back = february.before(ms(2_000));
     let refund =
         |charged_at: StoreTime| record.call(ADJUST, stepped_back, 2, &[charged_at.as_unix_ms()]);
     assert_eq!(refund(GATEWAY), [1, 0, 5, end, -1], "a charge of January");

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -83,8 +84,8 @@ impl Fixture {
         self
     }
 
-    fn advance(&self, ms: u64) {
-        self.clock.set(self.clock.store_time() + ms);
+    fn advance(&self, count: u64) {
+        self.clock.set(self.clock.store_time() + ms(count));
     }
 }
 
@@ -125,7 +126,7 @@ async fn exactly_the_quota_is_admitted() {
         let refused = fixture.decide(1).await;
         assert!(!refused.admitted && refused.remaining == 0 && refused.wait.is_zero(), "{label}");
         let retry_at = refused.retry_at.expect("a time to retry");
-        fixture.advance(retry_at - 1 - NOW);
+        fixture.advance((retry_at - ms(1) - NOW).as_ms());
         assert!(!fixture.decide(1).await.admitted, "{label}: 1 ms before `retry_at`");
         fixture.advance(1);
         assert!(fixture.decide(1).await.admitted, "{label}: at `retry_at`");
@@ -249,7 +250,7 @@ async fn an_adjustment_may_overdraw_the_quota() {
         let refused = fixture.decide(1).await;
         let retry_at = refused.retry_at.expect("a time to retry");
         assert!(!refused.admitted && refused.reset_at >= retry_at, "{}", fixture.label);
-        fixture.advance(retry_at - NOW);
+        fixture.advance((retry_at - NOW).as_ms());
         assert!(fixture.decide(1).await.admitted, "{}", fixture.label);
     })
     .await;
@@ -283,7 +284,7 @@ async fn an_expired_record_equals_a_new_one() {
         let peeked = fixture.peek().await;
         let moved = peeked.reset_at - new.reset_at;
         assert_eq!(Decision { reset_at: new.reset_at, ..peeked }, new);
-        assert_eq!(moved, 130_000, "{}", fixture.label);
+        assert_eq!(moved, ms(130_000), "{}", fixture.label);
     })
     .await;
 }

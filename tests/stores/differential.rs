@@ -2,6 +2,7 @@
 //! algorithm.
 
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use jiff::civil::Weekday;
 use proptest::{prelude::*, test_runner::TestCaseResult};
@@ -275,7 +276,7 @@ impl StorePair<'_> {
                 // A leaky bucket's slots are in the future.
                 let max_wait = limits.iter().map(|limit| limit.algorithm().max_wait()).max();
                 let latest = self.now + max_wait.unwrap_or_default() / 2;
-                Change::Refund { charged_at: latest.minus_ms(ms_ago), cost }
+                Change::Refund { charged_at: latest.before(ms(ms_ago)), cost }
             }
             AdjustKind::Release { cost } => Change::Release { cost },
             AdjustKind::Overdraw { cost } => Change::Overdraw { cost },
@@ -299,8 +300,8 @@ impl StorePair<'_> {
     fn run(&mut self, limits: &mut [Arc<Limit>], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
-                Step::SetBack { by } => self.now -= *by,
-                Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += *delay,
+                Step::SetBack { by } => self.now -= ms(*by),
+                Step::Request { delay, .. } | Step::Adjust { delay, .. } => self.now += ms(*delay),
                 &Step::Reload { limit, quota, max_wait, strict } => {
                     let old = limits[limit].quota;
                     let algorithm = match with_strictness(old.algorithm, strict) {
@@ -346,7 +347,7 @@ fn rust_and_lua_decide_alike() {
             handle: &handle,
             counter_store: &counter_store,
             first_caller: caller.get(),
-            now: NOW + 1_000_000_000_000,
+            now: NOW + ms(1_000_000_000_000),
             times: Vec::new(),
             admitted: Vec::new(),
         };
@@ -378,7 +379,7 @@ fn the_largest_quotas_are_exact_in_lua() {
                     (7, 9),
                     (524_287, 3),
                 ] {
-                    clock.set(clock.store_time() + step);
+                    clock.set(clock.store_time() + ms(step));
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
                     let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
                     assert_eq!(memory.charge(&charges, clock.store_time()), in_redis);
@@ -432,7 +433,7 @@ fn quotas_of_2_to_the_53rd_are_exact_in_lua() {
             let name = format!("largest-{index}");
             let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(&name, 1)) });
             for (step, cost) in steps {
-                clock.set(clock.store_time() + step);
+                clock.set(clock.store_time() + ms(step));
                 counter_store.clear_deny_cache();
                 let charges = [Charge { limit: &limit, key: Key(1), cost }];
                 let in_redis = handle.charge(&charges, StoreTime::ZERO).await.unwrap();
@@ -513,12 +514,12 @@ fn long_records_decide_alike() {
             handle: &handle,
             counter_store: &counter_store,
             first_caller: caller.get(),
-            now: NOW + 1_000_000_000_000,
+            now: NOW + ms(1_000_000_000_000),
             times: Vec::new(),
             admitted: Vec::new(),
         };
         for (delay, step, amount) in steps {
-            pair.now += delay;
+            pair.now += ms(delay);
             clock.set(pair.now);
             let ago = (delay as usize + 1) * 97 * amount as usize;
             let charge = |cost| ChargeStep { limit: 0, caller: 0, cost };

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{
@@ -154,9 +155,9 @@ fn assert_same_grants(
 ) -> TestCaseResult {
     let (mut state, mut now) = (AlgorithmState::fresh(limit.algorithm()), NOW);
     for AcquireCall { delay, demand, ago } in calls {
-        now += *delay;
+        now += ms(*delay);
         let demand = UnitDemand {
-            returned: UnitReturn { charged_at: now - *ago, ..demand.returned },
+            returned: UnitReturn { charged_at: now - ms(*ago), ..demand.returned },
             ..*demand
         };
         let in_lua = grant_in_lua(caller, limit, run, now, &demand);

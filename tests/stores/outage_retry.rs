@@ -3,6 +3,7 @@
 //! clock.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
@@ -97,7 +98,7 @@ impl Gateway {
                 refused.reset_at
             };
             // One more ms: the clocks of two processes do not begin their ms at the same time.
-            self.clock.sleep(Duration::from_millis(until - at + 1)).await;
+            self.clock.sleep(Duration::from_millis((until - at + ms(1)).as_ms())).await;
             // A late charge is refunded shortly after Redis is back.
             if let Some(settled) = self.settled_at.get() {
                 self.clock.sleep_until(settled).await;

@@ -2,6 +2,7 @@
 //! point of an hour.
 
 use std::{collections::BTreeMap, sync::Arc};
+use tidegate::clock::ms;
 
 use testkit::{random::SplitMix64, verdict::VerdictExt as _};
 use tidegate::{
@@ -105,11 +106,11 @@ impl World {
             last_reset: NOW,
         };
         for _ in 0..30 {
-            let at = NOW + world.random.below(HOUR);
+            let at = NOW + ms(world.random.below(HOUR));
             world.push(at, Event::Arrival);
         }
         for _ in 0..world.random.below(4) {
-            let (at, gateway) = (NOW + world.random.below(HOUR), world.random.below(GATEWAYS));
+            let (at, gateway) = (NOW + ms(world.random.below(HOUR)), world.random.below(GATEWAYS));
             world.push(at, Event::Death(gateway));
         }
         world
@@ -144,7 +145,7 @@ impl World {
             return;
         }
         let actual = (!self.random.one_in(3)).then(|| self.random.below(2 * estimate + 10));
-        let ends_at = now + self.random.below(10 * MINUTE);
+        let ends_at = now + ms(self.random.below(10 * MINUTE));
         self.push(ends_at, Event::End(self.requests.len()));
         self.requests.push(Admitted {
             gateway: self.random.below(GATEWAYS),
@@ -211,7 +212,7 @@ impl World {
     /// window.
     fn window_start(&self, now: StoreTime) -> Option<StoreTime> {
         match self.limit.algorithm() {
-            Algorithm::SlidingLog => Some(now.before(self.limit.quota.window) + 1),
+            Algorithm::SlidingLog => Some(now.before(self.limit.quota.window) + ms(1)),
             Algorithm::CalendarWindow(calendar) => Some(calendar.window_at(now).start),
             _ => None,
         }
@@ -220,7 +221,7 @@ impl World {
     /// Nothing is reserved once a window has passed since the last event, whatever has died.
     async fn check_end(&self) {
         let end = self.requests.iter().map(|request| request.ends_at).max().unwrap_or(NOW);
-        let end = end.max(NOW + HOUR);
+        let end = end.max(NOW + ms(HOUR));
         // An overdraft of a bucket takes as long to drain as it was long to fill.
         let windows = if self.limit.algorithm() == Algorithm::TokenBucket { 40 } else { 2 };
         let later = end + self.limit.quota.window.max(Millis::from_ms(HOUR)) * windows;

@@ -16,6 +16,7 @@ mod returns;
 mod several_quotas;
 
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -89,7 +90,7 @@ impl LeaseGateway {
 /// Advances the clock until all leased units are returned as idle.
 async fn return_idle(gateway: &LeaseGateway, clock: &Clock) {
     eventually_async("the units are returned", async || {
-        clock.set(clock.store_time() + 100);
+        clock.set(clock.store_time() + ms(100));
         gateway.outstanding() == 0
     })
     .await;

@@ -1,4 +1,5 @@
 use std::io::Write as _;
+use tidegate::clock::ms;
 
 use flate2::{Compression, write::GzEncoder};
 use testkit::redis_server::RedisServer;
@@ -151,7 +152,7 @@ async fn writer(redis: &RedisServer, clock: &Clock) -> (FilterGateway, u64) {
     let mut gateway = loaded(redis, clock).await;
     let first = gateway.current();
     for minute in 0..4 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         gateway.filter.rotate(clock.store_time());
         gateway.record(minute * 10..minute * 10 + 10);
         gateway.ticks(1).await;
@@ -192,7 +193,7 @@ async fn a_corrupt_payload_at_load_is_rejected_and_repaired() {
             );
             assert!(!fresh.is_complete(), "{name}");
             assert_eq!(unusable(&fresh), [(error, 1)], "{name}: counted once per version");
-            clock.set(NOW + 12 * MINUTE);
+            clock.set(NOW + ms(12 * MINUTE));
             fresh.ticks(3).await;
             assert!(fresh.is_complete(), "{name}: the minute has expired");
         } else {

@@ -1,4 +1,5 @@
 use std::time::Duration;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer, stalling_proxy::StallingProxy, wait::while_clock_advances,
@@ -12,7 +13,7 @@ use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys};
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGateway {
     let mut gateway = FilterGateway::loaded(redis, clock).await;
     for minute in 0..minutes {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         gateway.filter.rotate(clock.store_time());
         gateway.record([minute]);
         gateway.ticks(1).await;
@@ -23,7 +24,7 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> FilterGatew
 /// Ticks until nothing is pending. Returns the number of ticks.
 async fn tick_until_written(gateway: &mut FilterGateway) -> usize {
     for tick in 1..40 {
-        gateway.clock.set(gateway.clock.store_time() + 1_000);
+        gateway.clock.set(gateway.clock.store_time() + ms(1_000));
         let commits = gateway.stats.commits.get();
         let report = gateway.tick().await;
         assert!(gateway.stats.commits.get() - commits <= 4, "too many commits in a tick");
@@ -50,7 +51,7 @@ async fn an_emptied_redis_is_refilled() {
     let mut b = FilterGateway::loaded(&redis, &clock).await;
     redis.kill();
     for minute in 25..30 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         for gateway in [&mut a, &mut b] {
             assert_eq!(gateway.tick().await, Err(RedisFailure::Io));
             assert!(gateway.sync.has_unread_generations());
@@ -161,7 +162,7 @@ async fn a_read_only_redis_is_still_read() {
         a.ticks(1).await;
         let _: String = redis.command(&break_command);
         // The failing write of a tick precedes its reads.
-        clock.set(NOW + 3 * MINUTE);
+        clock.set(NOW + ms(3 * MINUTE));
         a.filter.rotate(clock.store_time());
         b.filter.rotate(clock.store_time());
         a.record([11]);
@@ -195,7 +196,7 @@ async fn a_cancelled_tick_loses_nothing() {
     let mut gateway = writer(&redis, &clock, 2).await;
     for micros in (0..3_000).step_by(100) {
         gateway.record([1_000 + micros]);
-        clock.set(clock.store_time() + 100);
+        clock.set(clock.store_time() + ms(100));
         let cancel_after = Duration::from_micros(micros);
         // Cancelled at any await point.
         let _ = tokio::time::timeout(cancel_after, gateway.tick()).await;

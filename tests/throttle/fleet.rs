@@ -12,6 +12,7 @@ use std::{
     rc::Rc,
     sync::Arc,
 };
+use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
 use tidegate::{
@@ -112,7 +113,7 @@ impl Fleet<'_> {
                 let Recording { token, at, gateway, .. } = recordings[at];
                 let is_known = gateway == id || filter.contains(token);
                 if is_known && gateway != id {
-                    self.delays.borrow_mut().push(self.time.now() - at);
+                    self.delays.borrow_mut().push((self.time.now() - at).as_ms());
                 }
                 !is_known
             });
@@ -125,7 +126,7 @@ impl Fleet<'_> {
     async fn send_requests(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xfeed);
         let start = self.time.now();
-        let end = start + self.plan.warm_up + self.plan.duration;
+        let end = start + ms(self.plan.warm_up) + ms(self.plan.duration);
         let mut users = Users::new(self.plan.crowd, start, &mut rng);
         while let Some(request) = users.next(&mut rng).filter(|request| request.at < end) {
             self.time.sleep_until(request.at.as_unix_ms() * 1_000).await;
@@ -134,7 +135,7 @@ impl Fleet<'_> {
             let (at, token) = (request.at, request.token);
             let generation = *filter.live_generations().end();
             filter.record(token);
-            let is_measured = request.is_first && at >= start + self.plan.warm_up;
+            let is_measured = request.is_first && at >= start + ms(self.plan.warm_up);
             let recording = Recording { token, generation, at, gateway, is_measured };
             self.recordings.borrow_mut().push(recording);
         }
@@ -143,7 +144,7 @@ impl Fleet<'_> {
 
     async fn crash(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
-        let end = self.time.now() + self.plan.warm_up + self.plan.duration;
+        let end = self.time.now() + ms(self.plan.warm_up) + ms(self.plan.duration);
         while self.plan.crash_every > 0 && self.time.now() < end {
             self.time.sleep(self.plan.crash_every * 1_000).await;
             self.crashing.set(Some(rng.below(self.plan.gateways as u64) as usize));
@@ -182,7 +183,7 @@ fn simulate(plan: FleetPlan) -> FleetReport {
     for id in 0..plan.gateways {
         tasks.push(Box::pin(fleet.gateway(id)));
     }
-    time.run(tasks, NOW + plan.warm_up + plan.duration + plan.recovery);
+    time.run(tasks, NOW + ms(plan.warm_up) + ms(plan.duration) + ms(plan.recovery));
     let mut delays = fleet.delays.take();
     delays.sort_unstable();
     let filters: Vec<Rc<Filter>> =
@@ -192,7 +193,7 @@ fn simulate(plan: FleetPlan) -> FleetReport {
     let is_sent = |recording: &&Recording| {
         let unsent = if recording.is_measured { UNSENT_NEW } else { UNSENT };
         !crashes.iter().any(|&(gateway, at)| {
-            gateway == recording.gateway && (recording.at..recording.at + unsent).contains(&at)
+            gateway == recording.gateway && (recording.at..recording.at + ms(unsent)).contains(&at)
         })
     };
     let live = filters[0].live_generations();

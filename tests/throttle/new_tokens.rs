@@ -1,4 +1,5 @@
 use testkit::{random::SplitMix64, redis_server::RedisServer};
+use tidegate::clock::ms;
 use tidegate::{
     clock::Clock,
     throttle::{
@@ -56,7 +57,7 @@ async fn the_activity_of_known_tokens_is_not_in_the_logs() {
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     let first = a.current();
     for (minute, sent) in [(0, true), (1, false), (16, false), (31, false), (47, true)] {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         a.filter.rotate(clock.store_time());
         a.record([1]);
         assert_eq!(a.tick_pending().await, 0);
@@ -67,7 +68,7 @@ async fn the_activity_of_known_tokens_is_not_in_the_logs() {
 /// A token is sent after the end of its minute, and belongs to it everywhere.
 #[tokio::test]
 async fn a_token_of_the_last_second_keeps_its_minute() {
-    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW + 59_900));
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW + ms(59_900)));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     let mut b = FilterGateway::loaded(&redis, &clock).await;
     let minute = a.current();
@@ -92,9 +93,9 @@ async fn the_tokens_of_a_dead_gateway_reach_the_minute() {
     b.ticks(1).await;
     drop(a);
     let _: u64 = redis.command(&["DEL", &key(minute)]);
-    clock.set(NOW + 5 * MINUTE);
+    clock.set(NOW + ms(5 * MINUTE));
     b.ticks(35).await;
-    clock.set(NOW + 15 * MINUTE);
+    clock.set(NOW + ms(15 * MINUTE));
     let fresh = FilterGateway::loaded(&redis, &clock).await;
     assert_eq!(fresh.missing([1]), [0; 0]);
 }
@@ -159,7 +160,7 @@ async fn a_log_that_gateways_did_not_write_is_bounded() {
     }
     let unusable = PayloadError::ALL.map(|error| b.stats.unusable(error));
     assert_eq!(unusable, [0; 6]);
-    clock.set(NOW + MINUTE);
+    clock.set(NOW + ms(MINUTE));
     a.record([2]);
     a.ticks(2).await;
     b.ticks(1).await;

@@ -1,4 +1,5 @@
 use std::{sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{options::redis_options, redis_server::RedisServer, wait::eventually_async};
 use tidegate::{
@@ -82,7 +83,7 @@ const LONGEST_INTERVAL: u64 = 1_200;
 pub(crate) async fn tick(clock: &Clock, gateways: &[RunningThrottle]) {
     let ticks = || gateways.iter().map(|gateway| gateway.throttle.status().ticks);
     let before: Vec<_> = ticks().collect();
-    clock.set(clock.store_time() + LONGEST_INTERVAL);
+    clock.set(clock.store_time() + ms(LONGEST_INTERVAL));
     eventually_async("a tick", async || ticks().zip(&before).all(|(now, before)| now > *before))
         .await;
 }

@@ -1,4 +1,5 @@
 use testkit::redis_server::RedisServer;
+use tidegate::clock::ms;
 use tidegate::{
     clock::{Clock, StoreTime},
     counter::Counter,
@@ -41,7 +42,7 @@ async fn activity_reaches_all_three_gateways() {
         b.record(next + 3..next + 6);
         c.record(next + 6..next + 9);
         next += 9;
-        clock.set(clock.store_time() + 1_000);
+        clock.set(clock.store_time() + ms(1_000));
         // Concurrent: the commit of a gateway that reads before another's commit conflicts.
         let (first, second, third) = tokio::join!(a.tick(), b.tick(), c.tick());
         assert!(first.is_ok() && second.is_ok() && third.is_ok());
@@ -70,7 +71,7 @@ async fn a_later_gateway_loads_the_whole_memory() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..40 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
@@ -89,12 +90,17 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     let index = a.current();
     let mut last = 0;
-    for (token, now) in [(1, NOW + 500), (2, NOW + 500), (3, NOW + 100), (4, NOW + 90_000)] {
+    for (token, now) in
+        [(1, NOW + ms(500)), (2, NOW + ms(500)), (3, NOW + ms(100)), (4, NOW + ms(90_000))]
+    {
         clock.set(now);
         a.record([token]);
         assert_eq!(a.tick_pending().await, 0);
         let ts = timestamp(&redis, index);
-        assert!(ts > last && ts >= now.min(NOW + 500).as_unix_ms(), "{ts} after {last} at {now:?}");
+        assert!(
+            ts > last && ts >= now.min(NOW + ms(500)).as_unix_ms(),
+            "{ts} after {last} at {now:?}"
+        );
         last = ts;
     }
     // Far in the future, as a wrong clock may leave it.
@@ -187,7 +193,7 @@ async fn an_evicted_minute_is_restored() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..20 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
@@ -206,7 +212,7 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = FilterGateway::loaded(&redis, &clock).await;
     for minute in 0..30 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         a.filter.rotate(clock.store_time());
         a.record([minute]);
         a.ticks(1).await;
@@ -237,14 +243,14 @@ async fn filters_under_another_secret_are_left_alone() {
     assert_eq!(b.stats.unusable(PayloadError::Seed), 1);
     assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
     // In the next minute, `b` writes first.
-    clock.set(NOW + MINUTE);
+    clock.set(NOW + ms(MINUTE));
     b.filter.rotate(clock.store_time());
     b.record([3]);
     b.ticks(1).await;
     a.ticks(33).await;
     assert_eq!(a.stats.unusable(PayloadError::Seed), 1);
     for minute in 2..=31 {
-        clock.set(NOW + minute * MINUTE);
+        clock.set(NOW + ms(minute * MINUTE));
         b.ticks(3).await;
     }
     assert!(b.is_complete(), "the unreadable minutes have expired");

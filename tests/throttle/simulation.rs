@@ -8,6 +8,7 @@ use std::{
     cell::{Cell, RefCell},
     sync::Arc,
 };
+use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
 use tidegate::{
@@ -139,7 +140,7 @@ impl Simulation<'_> {
                 let RecordedToken { token, at, .. } = self.recorded_tokens.borrow()[index];
                 let known = filter.contains(token);
                 if known && time.now() > at {
-                    self.propagation.borrow_mut().push(time.now() - at);
+                    self.propagation.borrow_mut().push((time.now() - at).as_ms());
                 }
                 !known
             });
@@ -149,7 +150,7 @@ impl Simulation<'_> {
     /// Records new tokens at random gateways.
     async fn send_requests(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xfeed);
-        let end = self.time.now() + self.plan.duration;
+        let end = self.time.now() + ms(self.plan.duration);
         while self.time.now() < end {
             self.time.sleep(rng.below(self.plan.mean_interval * 2)).await;
             // Gateways load at different times: no token is recorded until `gateways` of them
@@ -173,7 +174,7 @@ impl Simulation<'_> {
         let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
         let start = self.time.now();
         for second in 1..self.plan.duration / 1_000 {
-            self.time.sleep_until((start + second * 1_000).as_unix_ms() * 1_000).await;
+            self.time.sleep_until((start + ms(second * 1_000)).as_unix_ms() * 1_000).await;
             if second * 1_000 == self.plan.flush_at {
                 self.store.flush();
             }
@@ -228,7 +229,7 @@ fn simulate(plan: Plan) -> SimulationResult {
     for id in 0..filters.len() {
         tasks.push(Box::pin(simulation.gateway(id)));
     }
-    time.run(tasks, NOW + plan.duration + plan.recovery);
+    time.run(tasks, NOW + ms(plan.duration) + ms(plan.recovery));
     let recorded_tokens = simulation.recorded_tokens.take();
     let mut outcome = SimulationResult {
         recorded: recorded_tokens.len(),
@@ -243,7 +244,7 @@ fn simulate(plan: Plan) -> SimulationResult {
         outcome.lost += within.filter(|recorded| !filter.contains(recorded.token)).count();
     }
     let commits = store.commits.take();
-    outcome.commit_intervals = commits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    outcome.commit_intervals = commits.windows(2).map(|pair| (pair[1] - pair[0]).as_ms()).collect();
     outcome.commit_intervals.sort_unstable();
     outcome.propagation.sort_unstable();
     outcome
@@ -282,7 +283,7 @@ fn twenty_gateways_lose_no_token_in_concurrent_writes() {
 
 #[test]
 fn twenty_gateways_lose_no_token_under_all_faults() {
-    let outage = (NOW + MINUTE + 20_000, NOW + 3 * MINUTE);
+    let outage = (NOW + ms(MINUTE) + ms(20_000), NOW + ms(3 * MINUTE));
     assert_no_token_lost(Plan {
         late: 2,
         duration: 5 * MINUTE,
@@ -297,8 +298,8 @@ fn twenty_gateways_lose_no_token_under_all_faults() {
 fn few_gateways_lose_no_token_in_many_runs() {
     for seed in 0..16 {
         let mut rng = SplitMix64(seed);
-        let start = NOW + rng.below(4) * 45_000;
-        let outage = (start, start + rng.below(2) * 100_000);
+        let start = NOW + ms(rng.below(4) * 45_000);
+        let outage = (start, start + ms(rng.below(2) * 100_000));
         assert_no_token_lost(Plan {
             gateways: 2 + rng.below(3) as usize,
             late: rng.below(2) as usize,

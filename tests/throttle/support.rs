@@ -1,4 +1,5 @@
 use std::{sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
@@ -102,7 +103,7 @@ impl FilterGateway {
     /// Ticks a second apart, each of which must succeed.
     pub(crate) async fn ticks(&mut self, count: usize) {
         for _ in 0..count {
-            self.clock.set(self.clock.store_time() + 1_000);
+            self.clock.set(self.clock.store_time() + ms(1_000));
             let report = self.tick().await;
             assert!(report.is_ok(), "{report:?}");
         }

@@ -1,4 +1,5 @@
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
+use tidegate::clock::ms;
 use tidegate::{
     clock::{Clock, StoreTime},
     redis::{RedisFailure, Topology},
@@ -101,10 +102,10 @@ async fn rust_and_lua_move_the_frontier_alike() {
             // Rarely, time passes without any call, or the clock is set back.
             let step = [50, 900, 900, 1_500, 1_500][below(&mut random, 5) as usize];
             let now = if random.next_u64().is_multiple_of(97) {
-                clock.store_time().minus_ms(below(&mut random, 25_000))
+                clock.store_time().before(ms(below(&mut random, 25_000)))
             } else {
                 let is_gap = random.next_u64().is_multiple_of(120);
-                clock.store_time() + if is_gap { 40_000 } else { below(&mut random, step) }
+                clock.store_time() + if is_gap { ms(40_000) } else { ms(below(&mut random, step)) }
             };
             clock.set(now);
             let call = random_call(&mut random, now);
@@ -144,7 +145,7 @@ async fn an_exchange_is_one_call_of_a_bounded_size() {
         share: 1,
     };
     assert_alike(&mut store, &mut state, &call([vec![], old], second), NOW).await;
-    clock.set(NOW + 30_000);
+    clock.set(NOW + ms(30_000));
     let next = call([vec![], vec![]], second.after(LENGTH));
     let reply = assert_alike(&mut store, &mut state, &next, clock.store_time()).await;
     assert_eq!(reply.waiting(), 1_008_000);
@@ -199,7 +200,7 @@ async fn overwritten_and_malformed_keys_are_replaced() {
         store.claim(LENGTH, &[1, 2]).await.unwrap_or_else(|failure| panic!("{field}: {failure:?}"));
     }
     redis.command::<()>(&["HSET", &state, "profile", "junk"]);
-    clock.set(NOW + 10);
+    clock.set(NOW + ms(10));
     let outcome = store.exchange(&call).await;
     assert!(matches!(outcome, Ok(_) | Err(RedisFailure::Reply)), "{outcome:?}");
 }

@@ -1,4 +1,5 @@
 use std::{cell::Cell, cell::RefCell, rc::Rc, sync::Arc};
+use tidegate::clock::ms;
 
 use futures_util::FutureExt;
 use testkit::{random::SplitMix64, ranks::spearman};
@@ -198,12 +199,12 @@ impl Simulation {
     }
 
     fn tick_gateways(&mut self, second: usize) {
-        let start = NOW + second as u64 * 1_000;
+        let start = NOW + ms(second as u64 * 1_000);
         let known = self.history[self.history.len() - ESTIMATE_DELAY];
         let error = error(&self.scenario);
         self.gateways.sort_by_key(|gateway| gateway.phase);
         for gateway in &mut self.gateways {
-            let now = start + gateway.phase;
+            let now = start + ms(gateway.phase);
             self.shared.now.set(now);
             let noise = self.random.next_u64() % (2 * error + 1);
             let tick = RoomTick {
@@ -227,7 +228,7 @@ impl Simulation {
         let at = (random % self.gateways.len() as u64) as usize;
         let gateway = &mut self.gateways[at];
         // The tail of the second: after all ticks.
-        let now = NOW + second as u64 * 1_000 + 999;
+        let now = NOW + ms(second as u64 * 1_000) + ms(999);
         self.shared.now.set(now);
         let holder = SplitMix64(index as u64).next_u64();
         let ticket = client.ticket.as_ref().map(<[u8; 38]>::as_slice);

@@ -18,11 +18,12 @@
 //!
 //! ```
 //! use tidegate_access::overrides::Override;
+//! use tidegate_limit::ms;
 //!
 //! let text = r#"{"limit": "per-consumer", "consumer": "acme", "quota": 5000, "until": "2026-12-01"}"#;
 //! let read = Override::of_json(text.as_bytes()).unwrap();
 //! assert_eq!(read.to_string(), "per-consumer, consumer acme: 5000 until 2026-12-01T00:00:00Z");
-//! assert!(read.is_in_force(read.until.unwrap() - 1) && !read.is_in_force(read.until.unwrap()));
+//! assert!(read.is_in_force(read.until.unwrap() - ms(1)) && !read.is_in_force(read.until.unwrap()));
 //! ```
 
 mod change;

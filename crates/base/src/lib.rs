@@ -13,10 +13,10 @@
 //! - [`time`]: the kinds of time, one type each.
 //!
 //! ```
-//! use tidegate_base::{sensitive::is_sensitive_name, time::StoreTime};
+//! use tidegate_base::{sensitive::is_sensitive_name, time::{StoreTime, ms}};
 //!
 //! let start = StoreTime::from_unix_ms(1_700_000_000_000);
-//! assert_eq!((start + 1_500) - start, 1_500);
+//! assert_eq!((start + ms(1_500)) - start, ms(1_500));
 //! assert!(is_sensitive_name("authorization"));
 //! ```
 

@@ -18,7 +18,43 @@
 //!
 //! The length of a time is [`Millis`] beside the first three, and a [`Duration`] beside
 //! the others. Both become a number only at the edge, where they are encoded: in the arguments of a
-//! script, in a header, in a log line, in an atomic.
+//! script, in a header, in a log line, in an atomic. What confuses units or kinds does not compile:
+//!
+//! ```compile_fail,E0308
+//! # use tidegate_base::time::StoreTime;
+//! let later = StoreTime::ZERO + 5; // seconds, or ms?
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use {std::time::Duration, tidegate_base::time::StoreTime};
+//! let later = StoreTime::ZERO + Duration::from_secs(5);
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use tidegate_base::time::{MonotonicTime, StoreTime};
+//! let length = StoreTime::ZERO.since(MonotonicTime::ZERO);
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use tidegate_base::time::{CoarseTime, MonotonicTime};
+//! let is_over = CoarseTime::ZERO < MonotonicTime::ZERO;
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use tidegate_base::time::{Millis, StoreTime};
+//! let wait: u64 = StoreTime::ZERO.since(StoreTime::ZERO);
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use {std::time::Duration, tidegate_base::time::Millis};
+//! let window: Duration = Millis::from_secs(1);
+//! ```
+//!
+//! ```
+//! # use tidegate_base::time::{Millis, StoreTime, ms};
+//! let later = StoreTime::ZERO + Millis::from_secs(5);
+//! assert_eq!(later.since(StoreTime::ZERO), ms(5_000));
+//! ```
 
 mod millis;
 mod unix_seconds;
@@ -28,11 +64,11 @@ use std::{
     time::Duration,
 };
 
-pub use millis::Millis;
+pub use millis::{Millis, ms};
 pub use unix_seconds::UnixSeconds;
 
-/// Defines a point in time in whole ms. A number of ms can be added and subtracted; the difference
-/// of two points of one kind is a number of ms.
+/// Defines a point in time in whole ms. A length can be added and subtracted, a number cannot; the
+/// difference of two points of one kind is a length.
 macro_rules! time_in_ms {
     ($(#[$doc:meta])* $name:ident, $from:ident, $as:ident) => {
         $(#[$doc])*
@@ -81,50 +117,15 @@ macro_rules! time_in_ms {
                 Self(self.0.saturating_sub(length.as_ms()))
             }
 
-            /// The ms from `earlier` to this time; 0 if `earlier` is later.
-            pub const fn saturating_sub(self, earlier: Self) -> u64 {
-                self.0.saturating_sub(earlier.0)
-            }
-
-            /// The ms from `earlier` to this time; `None` if `earlier` is later.
-            pub const fn checked_sub(self, earlier: Self) -> Option<u64> {
-                self.0.checked_sub(earlier.0)
-            }
-
-            /// This time `ms` later, at most [`Self::MAX`].
-            #[must_use]
-            pub const fn saturating_add(self, ms: u64) -> Self {
-                Self(self.0.saturating_add(ms))
-            }
-
             /// This time `ms` later, or earlier if `ms` is negative.
             #[must_use]
             pub const fn saturating_add_signed(self, ms: i64) -> Self {
                 Self(self.0.saturating_add_signed(ms))
             }
 
-            /// This time `ms` earlier, at least [`Self::ZERO`].
-            #[must_use]
-            pub const fn minus_ms(self, ms: u64) -> Self {
-                Self(self.0.saturating_sub(ms))
-            }
-
             /// The ms from `other` to this time; negative if `other` is later.
             pub const fn ms_since(self, other: Self) -> i64 {
                 self.0.cast_signed() - other.0.cast_signed()
-            }
-
-            /// This time, rounded up to a multiple of `ms` since the start of the scale; at most
-            /// [`Self::MAX`].
-            #[must_use]
-            pub const fn round_up(self, ms: u64) -> Self {
-                Self(self.0.div_ceil(ms).saturating_mul(ms))
-            }
-
-            /// This time, rounded down to a multiple of `ms` since the start of the scale.
-            #[must_use]
-            pub const fn round_down(self, ms: u64) -> Self {
-                Self(self.0 / ms * ms)
             }
 
             /// This time, rounded up to a multiple of `length` since the start of the scale; at most
@@ -143,39 +144,6 @@ macro_rules! time_in_ms {
             /// The whole periods of this length since the start of the scale.
             pub const fn whole_periods(self, length: Millis) -> u64 {
                 self.0 / length.as_ms()
-            }
-
-            /// The whole periods of `ms` since the start of the scale.
-            pub const fn periods_of(self, ms: u64) -> u64 {
-                self.0 / ms
-            }
-        }
-
-        impl Add<u64> for $name {
-            type Output = Self;
-
-            fn add(self, ms: u64) -> Self {
-                Self(self.0 + ms)
-            }
-        }
-
-        impl AddAssign<u64> for $name {
-            fn add_assign(&mut self, ms: u64) {
-                self.0 += ms;
-            }
-        }
-
-        impl SubAssign<u64> for $name {
-            fn sub_assign(&mut self, ms: u64) {
-                self.0 -= ms;
-            }
-        }
-
-        impl Sub<u64> for $name {
-            type Output = Self;
-
-            fn sub(self, ms: u64) -> Self {
-                Self(self.0 - ms)
             }
         }
 
@@ -207,11 +175,12 @@ macro_rules! time_in_ms {
             }
         }
 
+        /// The time from the right one, which is not later.
         impl Sub for $name {
-            type Output = u64;
+            type Output = Millis;
 
-            fn sub(self, earlier: Self) -> u64 {
-                self.0 - earlier.0
+            fn sub(self, earlier: Self) -> Millis {
+                Millis::from_ms(self.0 - earlier.0)
             }
         }
     };

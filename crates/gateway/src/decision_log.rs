@@ -64,7 +64,7 @@ fn log_limit(request_id: &str, charged: &ChargedLimit) {
         decision,
         quota = decided.map(|decided| decided.decision.limit),
         remaining = decided.map(|decided| decided.decision.remaining),
-        reset_ms = decided.map(|decided| decided.decision.reset_at.saturating_sub(decided.at)),
+        reset_ms = decided.map(|decided| decided.decision.reset_at.since(decided.at).as_ms()),
         wait_ms = decided.map(|decided| decided.decision.wait.as_ms()),
         source,
         "limit decided"

@@ -134,6 +134,7 @@ mod tests {
         super::{Algorithm, Millis},
         *,
     };
+    use crate::ms;
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
@@ -178,7 +179,7 @@ mod tests {
             let first = state.acquire(&quota, NOW, &demand(1, 1, 99, 1));
             let returned = UnitReturn { charged_at: NOW, units: 40 };
             let again = UnitDemand { returned, ..demand(1, 40, 0, 1) };
-            let grant = state.acquire(&quota, NOW + 1, &again);
+            let grant = state.acquire(&quota, NOW + ms(1), &again);
             assert_eq!((grant.units, grant.decision.remaining), (40, 0));
             assert!(grant.decision.reset_at >= first.decision.reset_at);
         }
@@ -187,10 +188,10 @@ mod tests {
     #[test]
     fn units_are_spendable_until_their_sub_window_or_window_ends() {
         let [(sliding, mut first), (fixed, mut second)] = fresh_states(100);
-        let grant = first.acquire(&sliding, NOW + 3, &demand(1, 1, 9, 1));
-        assert_eq!(grant.spendable_until, NOW + 10_000);
-        let grant = second.acquire(&fixed, NOW + 3, &demand(1, 1, 9, 1));
-        assert_eq!(grant.spendable_until, NOW + 60_003);
+        let grant = first.acquire(&sliding, NOW + ms(3), &demand(1, 1, 9, 1));
+        assert_eq!(grant.spendable_until, NOW + ms(10_000));
+        let grant = second.acquire(&fixed, NOW + ms(3), &demand(1, 1, 9, 1));
+        assert_eq!(grant.spendable_until, NOW + ms(60_003));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use counts::Counts;
 pub use gcra::GcraState;
 pub use state::AlgorithmState;
 
-pub use tidegate_base::time::{Millis, StoreTime};
+pub use tidegate_base::time::{Millis, StoreTime, ms};
 
 /// Maximum units of a quota, a cost or a count: 2^53 - 1. Lua counts in doubles, which hold every
 /// whole number up to it; JSON's readers do the same. A count saturates at it.

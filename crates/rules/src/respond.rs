@@ -323,7 +323,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
     limits
         .filter_map(LimitReport::refusal)
         .map(|AdvertisedLimit { limit, decided, .. }| {
-            let wait = decided.decision.retry_at?.saturating_sub(decided.at);
+            let wait = decided.decision.retry_at?.since(decided.at).as_ms();
             // An unknown retry time becomes 0, so that the minimum of 1 s applies.
             Some(if limit.algorithm().is_predictable() { wait } else { 0 })
         })

@@ -66,7 +66,7 @@
 //! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
 //! let now = StoreTime::from_unix_ms(1_700_000_000_000);
 //! assert!(memory.charge(&charges, now).admitted);
-//! assert!(!memory.charge(&charges, now + 1).admitted);
+//! assert!(!memory.charge(&charges, now + Millis::from_ms(1)).admitted);
 //! ```
 
 mod blocks;

@@ -28,7 +28,7 @@
 //! use std::sync::Arc;
 //!
 //! use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
-//! use tidegate_limit::{Millis, Algorithm, Decision, Grant, Quota};
+//! use tidegate_limit::{Millis, Algorithm, Decision, Grant, Quota, ms};
 //! use tidegate_store::unit_lease::{FetchReply, JoinOutcome, LeaseRegistry, LeaseWaiter, WaiterOutcome};
 //! use tidegate_system::clock::{MonotonicTime, StoreTime};
 //!
@@ -53,7 +53,7 @@
 //!
 //! // The store charges 10 units, to be spent before its window ends.
 //! let decided_at = StoreTime::from_unix_ms(1_700_000_000_000);
-//! let reset_at = decided_at + 1_000;
+//! let reset_at = decided_at + Millis::from_secs(1);
 //! let decision = Decision {
 //!     admitted: true,
 //!     limit: 100,
@@ -64,10 +64,10 @@
 //!     wait: Millis::ZERO,
 //! };
 //! let grant = Grant { units: 10, spendable_until: reset_at, decision };
-//! let reply = FetchReply { grant, decided_at, sent, received: sent + 1 };
+//! let reply = FetchReply { grant, decided_at, sent, received: sent + ms(1) };
 //! assert!(fetch.complete(&reply).is_none());
 //!
-//! let charge = registry.take(&limit, Key(7), 1, sent + 2).expect("9 units are left");
+//! let charge = registry.take(&limit, Key(7), 1, sent + ms(2)).expect("9 units are left");
 //! assert_eq!(charge.remaining, 98);
 //! ```
 

@@ -40,7 +40,7 @@ pub use self::{
     coarse::CoarseClock,
     interval::{BackgroundInterval, Interval, Stopwatch},
 };
-pub use tidegate_base::time::{CoarseTime, Millis, MonotonicTime, StoreTime, Uptime};
+pub use tidegate_base::time::{CoarseTime, Millis, MonotonicTime, StoreTime, Uptime, ms};
 
 /// The source of time. Cheap to clone; all clones of a manual clock move together.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use tidegate::clock::ms;
 
 use tempfile::TempDir;
 use tidegate::{
@@ -36,7 +37,7 @@ pub fn wait_for_first_reports(redis: &RedisServer, gateways: &[&Gateway]) {
         gateway.barrier();
     }
     let Some(gateway) = gateways.first() else { return };
-    gateway.clock.set(gateway.clock.store_time() + 1);
+    gateway.clock.set(gateway.clock.store_time() + ms(1));
 }
 
 /// Step by which [`Gateway::while_time_passes`] advances a simulated clock.

@@ -7,6 +7,7 @@ use testkit::{
     protocol::Protocol,
     upstream::Upstream,
 };
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 use super::rules;
@@ -40,7 +41,7 @@ fn guesses_of_an_address_are_bounded() {
         assert!(refused.header("www-authenticate").is_none());
         // A route without authentication is open.
         assert_eq!(Protocol::Http1.get(gateway, "/open", "").status, 200);
-        clock.set(START + wait * 1000);
+        clock.set(START + ms(wait * 1000));
         assert_eq!(get(&key("acme")).status, 200, "who waits is admitted");
     });
 }

@@ -1,6 +1,7 @@
 //! Consumers that are kept in Redis, and the admin API that changes them.
 
 use std::{fs, io::Write as _, thread, time::Duration};
+use tidegate::clock::ms;
 
 use aws_lc_rs::hmac;
 use base64::{
@@ -59,8 +60,8 @@ fn clock() -> Clock {
     Clock::manual(START)
 }
 
-fn pass(clock: &Clock, ms: u64) {
-    clock.set(clock.store_time() + ms);
+fn pass(clock: &Clock, count: u64) {
+    clock.set(clock.store_time() + ms(count));
 }
 
 fn hash(key: &str) -> String {

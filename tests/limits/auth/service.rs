@@ -1,6 +1,7 @@
 //! Services that decide who sends a request.
 
 use std::{collections::HashSet, io::Write as _, sync::Mutex};
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, Response, get},
@@ -271,9 +272,9 @@ fn an_admission_is_remembered_if_the_route_says_so() {
         assert_eq!(client.get("/a", "").status, 302);
     }
     assert_eq!(service.request_count(), 7);
-    clock.set(START + 9_999);
+    clock.set(START + ms(9_999));
     assert_eq!((client.get("/gold", &cookie("ann")).status, service.request_count()), (200, 7));
-    clock.set(START + 10_000);
+    clock.set(START + ms(10_000));
     assert_eq!((client.get("/gold", &cookie("ann")).status, service.request_count()), (200, 8));
 }
 

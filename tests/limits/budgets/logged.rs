@@ -1,4 +1,5 @@
 use std::{fs, path::Path};
+use tidegate::clock::ms;
 
 use serde_json::{Value, json};
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream, yaml::fill};
@@ -137,7 +138,7 @@ fn replay_charges_the_costs_that_were_settled() {
     let gateway = Gateway::start_at(&yaml, clock.clone());
     let mut client = Client::connect(gateway.address());
     for (n, cost) in COSTS.iter().enumerate() {
-        clock.set(NOW + n as u64);
+        clock.set(NOW + ms(n as u64));
         assert_eq!(client.get(&format!("/{cost}"), "").status, 200);
     }
     let logged = lines(log.as_ref(), COSTS.len());

@@ -1,4 +1,5 @@
 use std::io::Write as _;
+use tidegate::clock::ms;
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -144,7 +145,7 @@ fn an_absurd_cost_leaves_a_debt_of_ten_quotas() {
             let (_, trailers) = ask(&mut client, "/absurd", TE);
             check_number(&fleet, &trailers, 11_000);
             assert_eq!(client.get("/plain", TE).status, 429, "{algorithm}");
-            clock.set(NOW + 11 * 3_600_000);
+            clock.set(NOW + ms(11 * 3_600_000));
             assert_eq!(client.get("/plain", TE).status, 200, "{algorithm}");
         });
     }
@@ -156,7 +157,7 @@ fn trailers_of_a_long_response_show_the_bucket_at_its_end() {
     let clock = Clock::manual(NOW);
     let moved = clock.clone();
     let upstream = Upstream::with_handler(move |_, socket| {
-        moved.set(NOW + 360_000);
+        moved.set(NOW + ms(360_000));
         socket.write_all(&chunked(&["{\"usage\":{\"total_tokens\":500}}"])).is_ok()
     });
     let yaml = fill(RULES, [("upstream", &*upstream.target()), ("algorithm", "token_bucket")]);
@@ -273,7 +274,7 @@ fn a_window_that_ended_meanwhile_is_not_reported() {
     let clock = Clock::manual(NOW);
     let moved = clock.clone();
     let upstream = Upstream::with_handler(move |_, socket| {
-        moved.set(NOW + 1_500);
+        moved.set(NOW + ms(1_500));
         socket.write_all(&chunked(&["0123456789"])).is_ok()
     });
     let yaml = fill(yaml, [("upstream", &*upstream.target())]);

@@ -1,6 +1,7 @@
 //! Clients that disconnect while their request is delayed: its slot goes to others.
 
 use std::{thread, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -246,7 +247,7 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     for (client, later) in clients.iter_mut().zip([3_000, 6_000]) {
         // After this the workers are connected to Redis.
         assert_eq!(client.get("/", "").status, 200);
-        clock.set(NOW + later);
+        clock.set(NOW + ms(later));
     }
     // Both are decided when Redis resumes: by then half of their timeout is left, less than a slot.
     redis.suspend();
@@ -261,7 +262,7 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     assert_eq!(statuses, [200, 503]);
     eventually("the slot is released", || used(&gateway, "") == Some(1));
     // Now the next one is first in the queue.
-    clock.set(NOW + 9_000);
+    clock.set(NOW + ms(9_000));
     assert_eq!(get(gateway.address(), "/next", "").status, 200);
     assert_eq!(gateway.metric("tidegate_limit_delayed_total"), 1);
 }

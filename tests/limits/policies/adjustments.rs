@@ -7,6 +7,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, fill_upstream, status_upstream};
@@ -61,7 +62,7 @@ fn headers_of_a_refunded_response_match_the_store() {
                 } else if step == 0 {
                     assert_headers_match_status(&fleet, &response, limit);
                 }
-                clock.set(clock.store_time() + 1_100);
+                clock.set(clock.store_time() + ms(1_100));
             }
         }
     });
@@ -92,7 +93,7 @@ fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost
         ",
         [("limit", limit), ("upstream", &*upstream.target())],
     );
-    let clock = Clock::manual(NOW + 300 + hour * 3_600_000);
+    let clock = Clock::manual(NOW + ms(300) + ms(hour * 3_600_000));
     let fleet = backend.start(&yaml, &clock);
     for _ in 0..3 {
         let response = fleet.get(&format!("/200?cost={cost}"), "");
@@ -144,7 +145,7 @@ fn assert_refunds_are_visible(upstream: &Upstream, backend: &Backend, limit: &st
         ",
         [("limit", limit), ("upstream", &*upstream.target())],
     );
-    let clock = Clock::manual(NOW + day * 86_400_000);
+    let clock = Clock::manual(NOW + ms(day * 86_400_000));
     let fleet = backend.start(&yaml, &clock);
     for turn in 0..60 {
         let response = if limit.contains("reserve") {

@@ -6,6 +6,7 @@ use testkit::{
     yaml::fill,
 };
 use tidegate::clock::Clock;
+use tidegate::clock::ms;
 
 use super::{NOW, fill_upstream, status_upstream};
 
@@ -122,7 +123,7 @@ fn a_late_refund_is_not_credited_to_another_window() {
         let clock = Clock::manual(NOW);
         let fleet = backend.start(&yaml, &clock);
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);
-        clock.set(NOW + 200_000);
+        clock.set(NOW + ms(200_000));
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);
         assert_eq!(fleet.get_in_order("/200", "").number("x-ratelimit-remaining"), 4);
     });

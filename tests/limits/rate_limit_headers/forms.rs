@@ -1,6 +1,7 @@
 //! The two forms of the headers; how they go with the upstream's own headers, and with CORS.
 
 use std::io::Write as _;
+use tidegate::clock::ms;
 
 use testkit::{
     backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once},
@@ -44,7 +45,7 @@ routes:
 #[test]
 fn the_standard_headers_are_exact() {
     on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
-        let clock = Clock::manual(NOW + 1);
+        let clock = Clock::manual(NOW + ms(1));
         let fleet = backend.start(BOTH_FORMS, &clock);
         let response = fleet.get_as("alice", "/a");
         let policy = r#""per-caller";q=5;w=10, "all";q=100;w=90"#;
@@ -75,7 +76,7 @@ fn the_standard_headers_are_exact() {
 #[test]
 fn each_form_of_the_headers_is_a_choice() {
     on_all_at_once(&MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, |backend| {
-        let fleet = backend.start(BOTH_FORMS, &Clock::manual(NOW + 1));
+        let fleet = backend.start(BOTH_FORMS, &Clock::manual(NOW + ms(1)));
         let head = fleet.get_as("bob", "/a").head.to_ascii_lowercase();
         assert!(
             head.contains("\r\nx-ratelimit-limit:") && head.contains("\r\nratelimit:"),

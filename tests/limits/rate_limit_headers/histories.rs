@@ -5,6 +5,7 @@ use testkit::{
     random::SplitMix64,
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 use super::{AdvertisedLimit, NOW, advertised};
@@ -61,7 +62,7 @@ fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut SplitMix64) + Sync)
 /// Advances the clock by a random amount, up to the length of the windows.
 fn advance(clock: &Clock, rng: &mut SplitMix64) {
     let most = [2, 200, 1_500, 9_000][rng.below(4) as usize];
-    clock.set(clock.store_time() + rng.below(most));
+    clock.set(clock.store_time() + ms(rng.below(most)));
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn retry_after_admits() {
             match rng.below(2) {
                 0 => {
                     let seconds = first.retry_after.expect("the cost is within the quota");
-                    clock.set(clock.store_time() + seconds * 1000);
+                    clock.set(clock.store_time() + ms(seconds * 1000));
                 }
                 _ => clock.set(clock.store_time().max(StoreTime::from_unix_ms(first.reset * 1000))),
             }
@@ -198,7 +199,7 @@ fn assert_resets_hold(
     for _ in 0..150 {
         let steps = if limit.contains("leaky") { [2, 3, 8] } else { [2, 200, 1_500] };
         let most = steps[rng.below(3) as usize];
-        clock.set(clock.store_time() + rng.below(most));
+        clock.set(clock.store_time() + ms(rng.below(most)));
         let cost = 1 + rng.below(9);
         let first = send(cost);
         if first.admitted {
@@ -209,7 +210,7 @@ fn assert_resets_hold(
         match rng.below(4) {
             0 | 1 => {
                 let seconds = first.retry_after.expect("the cost is within the quota");
-                clock.set(clock.store_time() + seconds * 1000);
+                clock.set(clock.store_time() + ms(seconds * 1000));
                 assert!(send(cost).admitted, "{limit}: cost {cost}, {first:?}");
                 charged = cost;
             }

@@ -1,6 +1,7 @@
 //! Reloads that change a quota: the usage stays, and the headers are exact.
 
 use testkit::backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once};
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 use super::{NOW, advertised, advertised_unchecked};
@@ -64,7 +65,7 @@ fn a_changed_quota_keeps_the_usage() {
         fleet.reload(QUOTA_4);
         let seconds = advertised_unchecked(&fleet.get("/a", "")).retry_after;
         if let Some(seconds) = seconds {
-            clock.set(clock.store_time() + seconds * 1000);
+            clock.set(clock.store_time() + ms(seconds * 1000));
             assert!(advertised(&fleet.get("/a", "")).admitted);
         }
     });

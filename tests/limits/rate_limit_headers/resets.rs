@@ -6,6 +6,7 @@ use testkit::{
     client::Response,
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::clock::{Clock, StoreTime};
 
 use super::NOW;
@@ -59,7 +60,7 @@ fn the_reset_is_when_the_last_cost_fits_again() {
                 let mut last = ask(&fleet, cost, cost);
                 assert_eq!(last.status, 200);
                 for step in 1..10 / cost {
-                    clock.set(NOW + step * 1_000);
+                    clock.set(NOW + ms(step * 1_000));
                     last = ask(&fleet, cost, cost);
                     assert_eq!(
                         (last.status, last.number("X-RateLimit-Used")),
@@ -68,11 +69,11 @@ fn the_reset_is_when_the_last_cost_fits_again() {
                 }
                 assert_eq!(last.number("X-RateLimit-Remaining"), 0, "{algorithm}");
                 let left = reset(&last) - clock.store_time();
-                assert_eq!(seconds_to_reset(&last), left / 1_000, "{algorithm}");
+                assert_eq!(seconds_to_reset(&last), left.as_whole_secs(), "{algorithm}");
                 if algorithm.contains("token") {
                     // A token comes every six minutes; the whole bucket would take an hour.
-                    assert_eq!(reset(&last), NOW + cost * 360_000, "{algorithm}");
-                    clock.set(reset(&last).minus_ms(1));
+                    assert_eq!(reset(&last), NOW + ms(cost * 360_000), "{algorithm}");
+                    clock.set(reset(&last).before(ms(1)));
                     assert_eq!(ask(&fleet, cost, cost).status, 429, "{algorithm}");
                 }
                 clock.set(reset(&last));
@@ -91,7 +92,7 @@ fn no_time_is_behind_retry_after() {
             let mut shown = NOW;
             // A later and cheaper charge still counts when the first one no longer does.
             for (step, cost) in [1, 5, 9, 2, 9, 10, 3, 9, 2, 1, 9].into_iter().enumerate() {
-                clock.set(NOW + step as u64 * 900_000);
+                clock.set(NOW + ms(step as u64 * 900_000));
                 let response = ask(&fleet, 0, cost);
                 assert!(
                     reset(&response) >= shown,
@@ -107,7 +108,7 @@ fn no_time_is_behind_retry_after() {
                 assert!(time >= wait, "{algorithm}: {time} is before {wait}, cost {cost}");
                 // A client that obeys the shorter of both is admitted.
                 if step == 10 {
-                    clock.set(clock.store_time() + wait * 1_000);
+                    clock.set(clock.store_time() + ms(wait * 1_000));
                     assert_eq!(ask(&fleet, 0, cost).status, 200, "{algorithm}");
                 }
             }

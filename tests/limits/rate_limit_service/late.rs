@@ -1,6 +1,7 @@
 //! What has happened: hits that are reported late, and hits that are given back.
 
 use std::time::Duration;
+use tidegate::clock::ms;
 
 use prost::Message;
 use testkit::{
@@ -222,7 +223,7 @@ fn the_answer_to_late_hits_shows_the_counts_after_them() {
                 let wait = 1_000 * seconds.expect("seconds");
                 let reset = refused.0.statuses[0].duration_until_reset.expect("a duration");
                 assert!(reset.seconds >= 1, "{what}");
-                clock.set(NOW + wait);
+                clock.set(NOW + ms(wait));
                 // More hits than the quota never fit.
                 let again = if hits > 100 { 1 } else { hits };
                 let decided = client.ask("edge", vec![with_hits(&own, again)]);
@@ -245,14 +246,14 @@ fn late_hits_of_a_blocked_caller_are_charged() {
         client.ask("edge", vec![with_hits("user=a", 100)]);
         assert!(!client.ask("edge", vec![descriptor("user=a")]).is_ok(), "the block begins");
         for (seconds, total) in [(0, 150), (61, 50)] {
-            clock.set(NOW + 1_000 * seconds);
+            clock.set(NOW + ms(1_000 * seconds));
             let refused = client.ask("edge", vec![with_hits("user=a", 50)]);
             assert_eq!(refused.statuses(), ["over"]);
             let wait = (300 - seconds).to_string();
             assert_eq!(refused.header("retry-after"), Some(&*wait), "the end of the block");
             assert_eq!(used(&fleet.gateways[0], "tokens", &["a"]), total);
         }
-        clock.set(NOW + 300_000);
+        clock.set(NOW + ms(300_000));
         assert!(client.ask("edge", vec![descriptor("user=a")]).is_ok());
     });
 }

@@ -7,6 +7,7 @@ use testkit::{
     redis_server::RedisServer,
     yaml::without_indentation,
 };
+use tidegate::clock::ms;
 use tidegate::{clock::Clock, rate_limit_service::messages::MetadataKind};
 
 use super::{NOW, connect, connect_first};
@@ -31,9 +32,9 @@ fn a_permit_comes_back_with_negative_hits_at_any_later_time() {
         let mut client = connect_first(&fleet);
         let mut take = || client.ask("edge", vec![descriptor("job=a")]).is_ok();
         assert!(take());
-        clock.set(NOW + 7_300);
+        clock.set(NOW + ms(7_300));
         assert!(take() && !take());
-        clock.set(NOW + 12_000);
+        clock.set(NOW + ms(12_000));
         let mut client = connect_first(&fleet);
         let back = client.ask("edge", vec![given_back("job=a", 1)]);
         assert_eq!(back.statuses(), ["ok 1"]);
@@ -52,9 +53,9 @@ fn a_permit_that_is_not_given_back_ends_with_its_lease() {
         let mut client = connect_first(&fleet);
         let mut take = || client.ask("edge", vec![descriptor("job=a")]).is_ok();
         assert!(take() && take() && !take());
-        clock.set(NOW + 29_999);
+        clock.set(NOW + ms(29_999));
         assert!(!take());
-        clock.set(NOW + 31_000);
+        clock.set(NOW + ms(31_000));
         assert!(take() && take() && !take());
     });
 }
@@ -85,12 +86,12 @@ fn a_lost_permit_ends_with_its_lease_whatever_requests_pass() {
         let clock = Clock::manual(NOW);
         let fleet = backend.start(RULES, &clock);
         let mut client = connect_first(&fleet);
-        let mut pass = |ms: u64| {
-            clock.set(NOW + ms);
+        let mut pass = |at: u64| {
+            clock.set(NOW + ms(at));
             let decided = client.ask("edge", vec![descriptor("job=a")]);
             if decided.is_ok() {
-                clock.set(NOW + ms + 900);
-                let back = format!("job=a,permits=taken@{}", NOW_MS + ms);
+                clock.set(NOW + ms(at) + ms(900));
+                let back = format!("job=a,permits=taken@{}", NOW_MS + at);
                 client.ask("edge", vec![given_back(&back, 1)]);
             }
             decided.statuses()
@@ -106,7 +107,7 @@ fn a_lost_permit_ends_with_its_lease_whatever_requests_pass() {
             assert_eq!(pass(second * 1_000), ["ok 1"], "{second} s");
         }
         // A time at which nothing was taken, and one that is none, give nothing else back.
-        clock.set(NOW + 80_000);
+        clock.set(NOW + ms(80_000));
         assert!(connect_first(&fleet).ask("edge", vec![descriptor("job=a")]).is_ok());
         let wrong = format!("job=a,permits=taken@{}", NOW_MS + 60_000);
         let mut client = connect_first(&fleet);

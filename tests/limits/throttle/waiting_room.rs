@@ -1,6 +1,7 @@
 //! The waiting room: users enter in the order of their arrival, and a ticket admits no other user.
 
 use std::io::Write;
+use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, Response, get},
@@ -273,7 +274,7 @@ fn a_restart_with_more_places_lets_users_in_one_by_one() {
     fleet.yaml = fleet.yaml.replace("max_active: 10,", "max_active: 1000,");
     fleet.gateways.clear();
     // Long enough that no report of a running gateway is valid any more.
-    fleet.clock.set(fleet.clock.store_time() + 10_000);
+    fleet.clock.set(fleet.clock.store_time() + ms(10_000));
     (0..2).for_each(|_| fleet.add_gateway());
     for at in 0..2 {
         assert_eq!(ask(&fleet, at, "stranger", "").status, 429, "{}", fleet.state(at));

@@ -1,6 +1,7 @@
 //! The gateway's lease registry on a simple store, one step at a time.
 
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use parking_lot::Mutex;
 use tidegate::{
@@ -66,7 +67,7 @@ impl Store {
     /// The immediate reply to a fetch.
     pub(super) fn reply(&mut self, fetch: &Fetch, now_ms: u64) -> FetchReply {
         self.calls += 1;
-        let now = START + now_ms;
+        let now = START + ms(now_ms);
         let grant = self.state.acquire(&self.quota, now, fetch.demand());
         self.charged += grant.units;
         FetchReply {

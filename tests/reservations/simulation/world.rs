@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
     sync::Arc,
 };
+use tidegate::clock::ms;
 
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
@@ -218,7 +219,7 @@ impl World {
 
     /// The store's clock.
     fn store_now(&self) -> StoreTime {
-        START + self.now - 1_000
+        START + ms(self.now) - ms(1_000)
     }
 
     fn monotonic(&self, gateway: usize) -> MonotonicTime {

@@ -4,6 +4,7 @@ use testkit::{
     redis_server::RedisServer,
     redis_topology::{RedisCluster, SentinelTopology},
 };
+use tidegate::clock::ms;
 use tidegate::{
     clock::{Clock, StoreTime},
     overrides::{
@@ -175,7 +176,7 @@ async fn the_number_is_bounded_and_ended_ones_make_room() {
     let clock = Clock::manual(NOW);
     let mut gateway = Follower::new(shards(&[&server]), &clock);
     let until = |time: StoreTime, name: &str| Override { until: Some(time), ..own(name, 5) };
-    gateway.set(until(NOW + 10, "short")).await.expect("a change");
+    gateway.set(until(NOW + ms(10), "short")).await.expect("a change");
     let mut command = redis::cmd("HSET");
     command.arg("tidegate:{overrides}");
     for number in 1..MAX_OVERRIDES {
@@ -189,7 +190,7 @@ async fn the_number_is_bounded_and_ended_ones_make_room() {
     assert!(matches!(full, Err(OverrideError::Full)), "{full:?}");
     gateway.set(own("c1", 6)).await.expect("one that exists may change");
     assert_eq!(gateway.known.len(), MAX_OVERRIDES);
-    clock.set(NOW + 10);
+    clock.set(NOW + ms(10));
     gateway.set(own("more", 5)).await.expect("the ended one makes room");
     assert_eq!(gateway.known.len(), MAX_OVERRIDES);
 }

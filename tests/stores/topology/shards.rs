@@ -1,4 +1,5 @@
 use std::{sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{
     options::redis_options,
@@ -210,12 +211,12 @@ async fn a_stale_replica_serves_status_reads_only() {
     assert_eq!(handle.peek(&one, NOW).await.unwrap().decision(0).remaining, 0, "from the primary");
 
     // The record has long expired by the clock; the replica still has it.
-    clock.set(NOW + 3_600_000);
+    clock.set(NOW + ms(3_600_000));
     assert_eq!(replica.command::<u64>(&["DBSIZE"]), 1);
     let peeked = counter_store.peek(&one).await.unwrap().decision(0);
     assert_eq!((peeked.remaining, peeked.used), (3, 0));
     replica.kill();
-    assert!(handle.charge(&one, NOW + 3_600_000).await.unwrap().admitted);
+    assert!(handle.charge(&one, NOW + ms(3_600_000)).await.unwrap().admitted);
     assert_eq!(
         counter_store.peek(&one).await.unwrap().decision(0).remaining,
         2,

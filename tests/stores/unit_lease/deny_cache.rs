@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -36,7 +37,7 @@ async fn a_blocked_caller_costs_redis_few_calls() {
     let cacheable =
         Algorithm::all(6, Millis::ZERO).into_iter().filter(|kind| kind.has_cacheable_denials());
     for algorithm in cacheable {
-        clock.set(clock.store_time() + 600_000);
+        clock.set(clock.store_time() + ms(600_000));
         let begin = clock.store_time();
         let quota = Quota::new(3, Millis::from_secs(60), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 3)) });
@@ -51,19 +52,19 @@ async fn a_blocked_caller_costs_redis_few_calls() {
             assert!(!verdict.admitted && !verdict.is_fallback());
             assert_eq!((decision.retry_at, decision.reset_at), (Some(retry_at), reset_at));
             assert!(
-                (clock.store_time() - 1..=clock.store_time())
+                (clock.store_time() - ms(1)..=clock.store_time())
                     .contains(&verdict.decided_at().max(begin)),
                 "{step}"
             );
         }
-        let calls_before = calls_before + revalidations(wait);
+        let calls_before = calls_before + revalidations(wait.as_ms());
         assert_eq!(calls(&redis), calls_before, "{}", algorithm.tag());
         clock.set(retry_at);
         assert!(gateway.charge_one(&limit).await.admitted, "{}", algorithm.tag());
         assert_eq!(calls(&redis), calls_before + 1);
         let refused = gateway.charge_one(&limit).await;
         let again = calls(&redis);
-        if !refused.admitted && refused.retry_at > Some(retry_at + 2) {
+        if !refused.admitted && refused.retry_at > Some(retry_at + ms(2)) {
             assert!(!gateway.charge_one(&limit).await.admitted);
             assert_eq!((again, calls(&redis)), (calls_before + 2, calls_before + 2));
         }
@@ -79,7 +80,7 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
     let retry_at = exhaust(&gateway, &limit).await;
     redis.kill();
     for step in 0..100 {
-        clock.set(NOW + step * 100);
+        clock.set(NOW + ms(step * 100));
         let verdict = gateway.decide(&[charge(&limit, 1)]).await;
         assert!(!verdict.admitted && !verdict.is_fallback(), "not decided locally");
         assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
@@ -146,7 +147,7 @@ async fn an_overdraw_delays_the_cached_retry_at() {
     let adjustment = Adjustment { limit: &limit, key: Key(1), change };
     assert!(gateway.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await.are_made()[0]);
     let decision = gateway.charge_one(&limit).await.retry_at;
-    assert_eq!(decision, Some(retry_at + 5 * 30_000));
+    assert_eq!(decision, Some(retry_at + ms(5 * 30_000)));
 }
 
 /// The reply to a charge that Redis decided before the refund arrives after the refund was sent.
@@ -172,7 +173,7 @@ async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let calls_before = calls(&redis);
     assert!(!gateway.charge_cost(&limit, 5).await.admitted);
     assert_eq!(calls(&redis), calls_before);
-    clock.set(NOW + 15_000);
+    clock.set(NOW + ms(15_000));
     assert!(gateway.charge_cost(&limit, 4).await.admitted);
     let second = gateway.charge_cost(&limit, 5).await;
     assert_eq!(calls(&redis), calls_before + 2);
@@ -187,7 +188,7 @@ async fn a_refusal_of_a_higher_cost_shows_what_another_gateway_has_charged() {
     let limit = limit("varying", 10);
     assert!(gateway.charge_cost(&limit, 6).await.admitted);
     let first = gateway.charge_cost(&limit, 5).await;
-    clock.set(NOW + 15_000);
+    clock.set(NOW + ms(15_000));
     let admitted = other.charge_cost(&limit, 4).await;
     let second = gateway.charge_cost(&limit, 5).await;
     assert!(!first.admitted && admitted.admitted && !second.admitted);
@@ -296,7 +297,7 @@ async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
         if !algorithm.has_cacheable_denials() {
             continue;
         }
-        clock.set(NOW + 3_600_000 * number as u64);
+        clock.set(NOW + ms(3_600_000 * number as u64));
         let quota = Quota::new(10, Millis::from_secs(3_600), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit(algorithm.tag(), 10)) });
         // The last request of the other gateway is refunded at its end, as a 304 may be.
@@ -309,13 +310,13 @@ async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
             last_charge = clock.store_time() + decision.wait;
         }
         let refused = here.charge_one(&limit).await;
-        assert!(!refused.admitted && refused.retry_at > Some(clock.store_time() + 2_000));
+        assert!(!refused.admitted && refused.retry_at > Some(clock.store_time() + ms(2_000)));
         other.refund(&limit, last_charge).await;
         let (calls_before, begin) = (calls(&redis), clock.store_time());
-        clock.set(begin + 1_999);
+        clock.set(begin + ms(1_999));
         assert_eq!(here.charge_one(&limit).await, refused, "the cached refusal is trusted");
         assert_eq!(calls(&redis), calls_before, "no call");
-        clock.set(begin + 2_000);
+        clock.set(begin + ms(2_000));
         assert!(here.charge_one(&limit).await.admitted, "{}", algorithm.tag());
     }
 }

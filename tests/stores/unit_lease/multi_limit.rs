@@ -1,4 +1,5 @@
 use std::{sync::Arc, time::Duration};
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -245,9 +246,9 @@ async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     assert!(
         other.handle.adjust(&[adjustment], DecisionSource::Store, NOW).await[0].decided().is_some()
     );
-    clock.set(NOW + 1_999);
+    clock.set(NOW + ms(1_999));
     assert!(!here.decide(&both).await.admitted, "the cached refusal is trusted");
-    clock.set(NOW + 2_000);
+    clock.set(NOW + ms(2_000));
     assert!(here.decide(&both).await.admitted);
 }
 
@@ -268,7 +269,7 @@ async fn a_cached_refusal_outlives_its_server() {
     let refused = gateway.decide(&both).await;
     assert!(!refused.admitted);
     servers[1].kill();
-    clock.set(NOW + 60_000);
+    clock.set(NOW + ms(60_000));
     let verdict = gateway.decide(&both).await;
     assert!(!verdict.admitted);
     assert_eq!(verdict.decision(1).retry_at, refused.decision(1).retry_at);

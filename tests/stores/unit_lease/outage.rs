@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -116,7 +117,7 @@ async fn idle_units_are_kept_while_their_server_is_lost() {
     eventually("the outage is detected", is_lost).await;
     let wait_for_returns = async |left: u64| {
         eventually_async("the other units are returned", async || {
-            clock.set(clock.store_time() + 100);
+            clock.set(clock.store_time() + ms(100));
             gateway.outstanding() == left
         })
         .await;

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
 use tidegate::{
@@ -34,9 +35,9 @@ async fn the_longest_retry_at_of_several_limits_admits() {
                     .iter()
                     .filter_map(|outcome| outcome.refused()?.decision.retry_at);
                 let wait = longest.max().expect("a refusal") - verdict.decided_at();
-                assert!(!verdict.admitted && wait > 59_000, "{units:?} {turn}: {wait}");
+                assert!(!verdict.admitted && wait > ms(59_000), "{units:?} {turn}: {wait}");
             }
-            clock.set(clock.store_time() + 60_000);
+            clock.set(clock.store_time() + ms(60_000));
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
@@ -30,10 +31,10 @@ async fn spent_three(redis: &RedisServer, clock: &Clock) -> (LeaseGateway, Arc<L
 async fn idle_units_are_returned_after_a_second() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
-    clock.set(NOW + 999);
+    clock.set(NOW + ms(999));
     assert!(gateway.charge_one(&limit).await.admitted);
     return_idle(&gateway, &clock).await;
-    assert!(clock.store_time() >= NOW + 1_999, "returned too early");
+    assert!(clock.store_time() >= NOW + ms(1_999), "returned too early");
     eventually_async("Redis has counted them", async || gateway.used(&limit).await == 4).await;
     assert_eq!(gateway.counter_store.stats().leases.returned, 97);
     assert_eq!(
@@ -47,10 +48,10 @@ async fn idle_units_are_returned_after_a_second() {
 async fn units_are_returned_at_the_end_of_their_sub_window() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
-    clock.set(NOW + 9_998);
+    clock.set(NOW + ms(9_998));
     assert!(gateway.charge_one(&limit).await.admitted, "the last ms in which a unit may be spent");
     let calls_before = calls(&redis);
-    clock.set(NOW + 10_000);
+    clock.set(NOW + ms(10_000));
     let decision = gateway.charge_one(&limit).await;
     assert_eq!(decision.remaining, 995, "the fetch returns the old units");
     assert_eq!(
@@ -111,7 +112,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
     assert_eq!((calls(&redis), gateway.outstanding()), (calls_before, 98));
 
     let verdict = gateway.decide(&[charge(&limit, 1)]).await;
-    clock.set(NOW + 10_000);
+    clock.set(NOW + ms(10_000));
     let calls_before = calls(&redis);
     gateway.refund(&limit, verdict.decided_at()).await;
     assert!(calls(&redis) > calls_before, "its sub-window is over");

@@ -1,6 +1,7 @@
 //! The users of a simulated fleet: each request goes to any gateway.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
+use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
 use tidegate::clock::StoreTime;
@@ -39,7 +40,7 @@ impl Users {
         let mut users = Self { crowd, next: BinaryHeap::new() };
         let first = if crowd == Crowd::Regulars { TOKENS_A_MINUTE } else { 1 };
         for _ in 0..first {
-            users.arrive(start + rng.below(10_000), rng);
+            users.arrive(start + ms(rng.below(10_000)), rng);
         }
         users
     }
@@ -52,13 +53,13 @@ impl Users {
             Crowd::Strangers => (2_000, Some(rng.below(2 * 60_000 / TOKENS_A_MINUTE))),
         };
         if let Some(arrival) = arrival.filter(|_| request.is_first) {
-            self.arrive(request.at + arrival, rng);
+            self.arrive(request.at + ms(arrival), rng);
         }
         if request.remaining > 0 {
-            let (at, remaining) = (request.at + rng.below(2 * gap), request.remaining - 1);
+            let (at, remaining) = (request.at + ms(rng.below(2 * gap)), request.remaining - 1);
             self.next.push(Reverse(Request { at, remaining, is_first: false, ..request }));
         } else if self.crowd == Crowd::Regulars {
-            self.arrive(request.at + rng.below(2 * gap), rng);
+            self.arrive(request.at + ms(rng.below(2 * gap)), rng);
         }
         Some(request)
     }

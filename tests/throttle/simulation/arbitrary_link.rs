@@ -1,6 +1,7 @@
 //! A link with arbitrary replies, which lose no token.
 
 use std::sync::Arc;
+use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
 use tidegate::{
@@ -173,7 +174,7 @@ async fn assert_arbitrary_replies_lose_no_token(
     assert!(report.is_ok(), "{report:?}");
     let live = filters[0].live_generations();
     for token in 0..200_u64 {
-        if live.contains(&((NOW + (token + 1) * 1_000).periods_of(60_000))) {
+        if live.contains(&((NOW + ms((token + 1) * 1_000)).whole_periods(ms(60_000)))) {
             assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
             assert!(filters[1].contains(token << 32), "{token} was not propagated, seed {seed}");
         }
@@ -188,8 +189,8 @@ fn arbitrary_replies_lose_no_token() {
         let filters = [(); 2].map(|()| Filter::new(geometry(300, 10), hash_keys(), NOW));
         time.run(
             vec![Box::pin(assert_arbitrary_replies_lose_no_token(&time, &store, &filters, seed))],
-            NOW + 500_000,
+            NOW + ms(500_000),
         );
-        assert!(time.now() >= NOW + 350_000, "the run is complete");
+        assert!(time.now() >= NOW + ms(350_000), "the run is complete");
     }
 }

@@ -4,6 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
 };
+use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
 use tidegate::{
@@ -288,7 +289,7 @@ impl FilterStore for FakeLink<'_> {
     ) -> Result<AppendOutcome, RedisFailure> {
         self.call(|link| {
             let (mut logs, now) = (link.store.logs.borrow_mut(), link.store.time.now());
-            logs.retain(|_, log| log.at + LOG_TTL > now);
+            logs.retain(|_, log| log.at + ms(LOG_TTL) > now);
             let log = logs.entry(log_key(log)).or_default();
             link.store.count(|usage| usage.log_written += tokens.len() as u64);
             log.at = now;

@@ -225,6 +225,7 @@ fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_base::time::ms;
 
     fn own(consumer: &str, quota: u64) -> Override {
         let text = format!(r#"{{"limit":"each","consumer":"{consumer}","quota":{quota}}}"#);
@@ -270,11 +271,12 @@ mod tests {
     fn ended_overrides_are_removed_by_the_next_change() {
         let folder = tempfile::tempdir().unwrap();
         let file = file(folder.path());
-        let short = Override { until: Some(NOW + 5), ..own("short", 5) };
+        let short = Override { until: Some(NOW + ms(5)), ..own("short", 5) };
         file.change(OverrideChange::Set(short), &OverrideSet::default(), NOW).unwrap();
-        file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW + 4).unwrap();
+        file.change(OverrideChange::Set(own("acme", 5)), &OverrideSet::default(), NOW + ms(4))
+            .unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
-        file.change(OverrideChange::Set(own("bread", 5)), &OverrideSet::default(), NOW + 5)
+        file.change(OverrideChange::Set(own("bread", 5)), &OverrideSet::default(), NOW + ms(5))
             .unwrap();
         assert_eq!(read_file(&file.path).unwrap().set.len(), 2);
     }

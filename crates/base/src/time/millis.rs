@@ -22,6 +22,11 @@ use std::{
 #[repr(transparent)]
 pub struct Millis(u64);
 
+/// `count` ms; short, for tables.
+pub const fn ms(count: u64) -> Millis {
+    Millis::from_ms(count)
+}
+
 impl Millis {
     /// No time.
     pub const ZERO: Self = Self(0);

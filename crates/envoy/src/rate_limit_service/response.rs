@@ -175,6 +175,7 @@ mod tests {
     use tidegate_system::clock::StoreTime;
 
     use super::*;
+    use tidegate_limit::ms;
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_800_000_000_000);
 
@@ -190,8 +191,8 @@ mod tests {
             limit: limit.quota.limit,
             remaining,
             used: limit.quota.limit - remaining,
-            reset_at: NOW + 1_500,
-            retry_at: (!admitted).then_some(NOW + 1_500),
+            reset_at: NOW + ms(1_500),
+            retry_at: (!admitted).then_some(NOW + ms(1_500)),
             wait: Millis::ZERO,
         };
         Outcome::Decided(StoreDecision::new(decision, NOW, DecisionSource::Store))

@@ -1,3 +1,4 @@
+use crate::ms;
 use proptest::prelude::*;
 
 use super::*;
@@ -13,15 +14,15 @@ const QUOTA: Quota =
 fn a_block_begins_with_the_last_refusal_and_ends_exactly() {
     let mut state = BlockState::default();
     for (index, at) in [0, 20_000].into_iter().enumerate() {
-        let counted = count_refusals(&mut state, &QUOTA, NOW + at, 1);
+        let counted = count_refusals(&mut state, &QUOTA, NOW + ms(at), 1);
         assert_eq!((counted.used, counted.remaining), (index as u64 + 1, 2 - index as u64));
-        assert_eq!(counted.reset_at, NOW + 60_000, "the window begins with the first refusal");
-        assert!(decide(&mut state, &QUOTA, NOW + at, 1).admitted);
+        assert_eq!(counted.reset_at, NOW + ms(60_000), "the window begins with the first refusal");
+        assert!(decide(&mut state, &QUOTA, NOW + ms(at), 1).admitted);
     }
-    let begins = NOW + 59_999;
+    let begins = NOW + ms(59_999);
     assert_eq!(count_refusals(&mut state, &QUOTA, begins, 1).remaining, 0);
-    let end = begins + 900_000;
-    for at in [begins, begins + 1, end - 1] {
+    let end = begins + ms(900_000);
+    for at in [begins, begins + ms(1), end - ms(1)] {
         let refused = decide(&mut state, &QUOTA, at, 1);
         assert_eq!((refused.admitted, refused.retry_at), (false, Some(end)));
         assert_eq!((refused.remaining, refused.reset_at), (0, end));
@@ -34,19 +35,23 @@ fn a_block_begins_with_the_last_refusal_and_ends_exactly() {
 fn refusals_in_two_windows_begin_no_block() {
     let mut state = BlockState::default();
     count_refusals(&mut state, &QUOTA, NOW, 2);
-    let counted = count_refusals(&mut state, &QUOTA, NOW + 60_000, 2);
+    let counted = count_refusals(&mut state, &QUOTA, NOW + ms(60_000), 2);
     assert_eq!((counted.used, counted.remaining), (2, 1));
-    assert!(decide(&mut state, &QUOTA, NOW + 60_000, 1).admitted);
+    assert!(decide(&mut state, &QUOTA, NOW + ms(60_000), 1).admitted);
 }
 
 #[test]
 fn refusals_during_a_block_do_not_prolong_it() {
     let mut state = BlockState::default();
     let began = count_refusals(&mut state, &QUOTA, NOW, 5);
-    assert_eq!((began.used, began.reset_at), (5, NOW + 900_000));
-    let late = count_refusals(&mut state, &QUOTA, NOW + 899_999, 7);
-    assert_eq!((late.used, late.reset_at), (12, NOW + 900_000), "counted, but without an effect");
-    assert!(decide(&mut state, &QUOTA, NOW + 900_000, 1).admitted);
+    assert_eq!((began.used, began.reset_at), (5, NOW + ms(900_000)));
+    let late = count_refusals(&mut state, &QUOTA, NOW + ms(899_999), 7);
+    assert_eq!(
+        (late.used, late.reset_at),
+        (12, NOW + ms(900_000)),
+        "counted, but without an effect"
+    );
+    assert!(decide(&mut state, &QUOTA, NOW + ms(900_000), 1).admitted);
 }
 
 #[test]
@@ -55,7 +60,7 @@ fn a_shorter_block_applies_to_blocks_that_have_begun() {
     count_refusals(&mut state, &QUOTA, NOW, 3);
     let shorter =
         Quota::new(3, Millis::from_secs(60), Algorithm::Block { duration: Millis::from_secs(30) });
-    assert_eq!(decide(&mut state, &shorter, NOW + 10, 1).retry_at, Some(NOW + 30_010));
+    assert_eq!(decide(&mut state, &shorter, NOW + ms(10), 1).retry_at, Some(NOW + ms(30_010)));
 }
 
 /// The definition: the refusals since the window began, and the end of the block.
@@ -87,11 +92,11 @@ proptest! {
         let (mut state, mut model, mut at) = (BlockState::default(), Model::default(), 0);
         for (pause, refusals) in events {
             at += pause;
-            let now = NOW + at;
+            let now = NOW + ms(at);
             let decided = decide(&mut state, &QUOTA, now, 1);
             let is_blocked = at < model.blocked_until;
             prop_assert_eq!(decided.admitted, !is_blocked);
-            let end = is_blocked.then(|| NOW + model.blocked_until);
+            let end = is_blocked.then(|| NOW + ms(model.blocked_until));
             prop_assert_eq!(decided.retry_at, end);
             if let Some(refusals) = refusals {
                 let before = decided.used;
@@ -104,7 +109,7 @@ proptest! {
             let before = state.clone();
             charge(&mut state, &QUOTA, now);
             prop_assert_eq!(&state, &before);
-            prop_assert!(expires_at(&state) <= now + 900_000);
+            prop_assert!(expires_at(&state) <= now + ms(900_000));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Clocks that are set back: the permits of a live request count exactly once.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -47,7 +48,7 @@ struct Simulation {
 impl Simulation {
     fn advance(&mut self, by: u64) {
         self.monotonic += by;
-        self.clock += by;
+        self.clock += ms(by);
     }
 
     /// Advances the time by `later` ms; each request renews its lease after a third of the window.
@@ -88,7 +89,7 @@ impl Simulation {
                 }
             }
             Step::SetBack(by) => {
-                self.clock -= by;
+                self.clock -= ms(by);
                 self.set_back_at = self.monotonic;
             }
         }
@@ -173,11 +174,11 @@ fn a_renewal_after_the_clock_was_set_back_counts_once() {
             Quota::new(10, Millis::from_ms(WINDOW), Algorithm::Concurrency),
             ConcurrencyState::default(),
         );
-        let taken: Vec<StoreTime> = (0..5).map(|n| NOW + 200 * n).collect();
+        let taken: Vec<StoreTime> = (0..5).map(|n| NOW + ms(200 * n)).collect();
         for &at in &taken {
             assert!(admit(&mut state, &quota, at, 1).admitted);
         }
-        let now = NOW + 3_000 - back;
+        let now = NOW + ms(3_000) - ms(back);
         for &at in &taken {
             charge(&mut state, &quota, now, 1);
             refund(&mut state, &quota, now, at, 1);
@@ -193,7 +194,7 @@ fn a_record_has_at_most_65_groups() {
     let quota = Quota::new(100_000, Millis::from_secs(30), Algorithm::Concurrency);
     let mut state = ConcurrencyState::default();
     for n in 0..200_000 {
-        charge(&mut state, &quota, NOW + n, 1);
+        charge(&mut state, &quota, NOW + ms(n), 1);
         assert!(state.groups.len() <= 65, "{}", state.groups.len());
     }
 }

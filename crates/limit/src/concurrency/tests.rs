@@ -1,5 +1,6 @@
 //! Permits: never more than the quota, released once, and free again when their lease ends.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -45,7 +46,7 @@ proptest! {
         // Leases of live gateways, and of dead ones: (taken at, permits).
         let (mut held, mut lost) = (Vec::<(StoreTime, u64)>::new(), Vec::<(StoreTime, u64)>::new());
         for (later, step) in steps {
-            now += later;
+            now += ms(later);
             let lasts = |(at, _): &(StoreTime, u64)| permit_end(&quota, *at) > now;
             // A lease that was not renewed in time has ended.
             held.retain(lasts);
@@ -89,25 +90,37 @@ proptest! {
 fn a_permit_is_refunded_once_and_only_before_its_lease_ends() {
     let (quota, mut state) = (quota(), ConcurrencyState::default());
     assert!(admit(&mut state, &quota, NOW, 1).admitted);
-    assert!(admit(&mut state, &quota, NOW + 500, 1).admitted);
-    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW, 1).used, 1);
-    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW, 1).used, 1, "once");
-    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 250, 1).used, 1, "no such lease");
-    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 500, 9).used, 0, "never below 0");
-    assert!(admit(&mut state, &quota, NOW + 700, 3).admitted);
-    let end = permit_end(&quota, NOW + 700);
-    assert_eq!(decide(&mut state, &quota, end - 1, 1).retry_at, Some(end));
+    assert!(admit(&mut state, &quota, NOW + ms(500), 1).admitted);
+    assert_eq!(refund(&mut state, &quota, NOW + ms(600), NOW, 1).used, 1);
+    assert_eq!(refund(&mut state, &quota, NOW + ms(600), NOW, 1).used, 1, "once");
+    assert_eq!(
+        refund(&mut state, &quota, NOW + ms(600), NOW + ms(250), 1).used,
+        1,
+        "no such lease"
+    );
+    assert_eq!(
+        refund(&mut state, &quota, NOW + ms(600), NOW + ms(500), 9).used,
+        0,
+        "never below 0"
+    );
+    assert!(admit(&mut state, &quota, NOW + ms(700), 3).admitted);
+    let end = permit_end(&quota, NOW + ms(700));
+    assert_eq!(decide(&mut state, &quota, end - ms(1), 1).retry_at, Some(end));
     let ended = decide(&mut state, &quota, end, 1);
     assert!(ended.admitted && ended.used == 0, "the lease has ended");
     assert!(admit(&mut state, &quota, end, 1).admitted);
-    assert_eq!(refund(&mut state, &quota, end + 1, NOW + 700, 3).used, 1, "its lease has ended");
+    assert_eq!(
+        refund(&mut state, &quota, end + ms(1), NOW + ms(700), 3).used,
+        1,
+        "its lease has ended"
+    );
 }
 
 #[test]
 fn a_lease_lasts_the_window_rounded_up() {
     for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
         let quota = Quota::new(1, Millis::from_ms(window), Algorithm::Concurrency);
-        for at in (0..1_000).map(|n| NOW + 17 * n) {
+        for at in (0..1_000).map(|n| NOW + ms(17 * n)) {
             let longer = permit_end(&quota, at).since(at) - quota.window;
             assert!(longer.as_ms() < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");
         }
@@ -117,19 +130,19 @@ fn a_lease_lasts_the_window_rounded_up() {
 #[test]
 fn charges_out_of_order_lose_no_permit() {
     let (quota, mut state) = (quota(), ConcurrencyState::default());
-    for at in [NOW + 1, NOW, NOW + 2] {
+    for at in [NOW + ms(1), NOW, NOW + ms(2)] {
         assert!(admit(&mut state, &quota, at, 1).admitted);
     }
-    for (left, at) in [(2, NOW), (1, NOW + 2), (0, NOW + 1)] {
-        assert_eq!(refund(&mut state, &quota, NOW + 1, at, 1).used, left);
+    for (left, at) in [(2, NOW), (1, NOW + ms(2)), (0, NOW + ms(1))] {
+        assert_eq!(refund(&mut state, &quota, NOW + ms(1), at, 1).used, left);
     }
 }
 
 #[test]
 fn after_a_clock_set_back_leases_end_within_a_window() {
     let (quota, mut state) = (quota(), ConcurrencyState::default());
-    charge(&mut state, &quota, NOW + 1_000_000, 1);
-    charge(&mut state, &quota, NOW + 1_000_001, 2);
+    charge(&mut state, &quota, NOW + ms(1_000_000), 1);
+    charge(&mut state, &quota, NOW + ms(1_000_001), 2);
     let refused = decide(&mut state, &quota, NOW, 1);
     let end = permit_end(&quota, NOW);
     assert_eq!((refused.used, refused.retry_at), (3, Some(end)));

@@ -1,5 +1,6 @@
 //! The bound of the window, and the two faults that GitHub found in its first implementation.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -77,8 +78,10 @@ fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
     charge(&mut state, &quota, NOW, 1);
     let (mut wobbling, mut stored) = (Vec::new(), Vec::new());
     for at in (0..9_000).step_by(130) {
-        wobbling.push(faulty.reset(NOW + at, Millis::from_ms(90)));
-        stored.push(decide(&mut state, &quota, NOW + at, 0).reset_at.as_unix_ms().div_ceil(1_000));
+        wobbling.push(faulty.reset(NOW + ms(at), Millis::from_ms(90)));
+        stored.push(
+            decide(&mut state, &quota, NOW + ms(at), 0).reset_at.as_unix_ms().div_ceil(1_000),
+        );
     }
     assert!(wobbling.windows(2).any(|pair| pair[1] < pair[0]), "the fault shows: {wobbling:?}");
     assert_eq!(stored, vec![1_700_000_010; stored.len()]);
@@ -92,7 +95,7 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
         faulty.count(NOW, quota.window);
     }
     // The check reads the old window; the count for the headers starts a new one.
-    let (check, count) = (NOW + 9_999, NOW + 10_001);
+    let (check, count) = (NOW + ms(9_999), NOW + ms(10_001));
     let rejected = faulty.is_exhausted(check, quota.limit);
     let remaining = quota.limit - faulty.count(count, quota.window) + 1;
     assert!(rejected && remaining == quota.limit, "the fault shows");
@@ -101,7 +104,7 @@ fn one_call_never_refuses_with_the_whole_quota_remaining() {
     for at in 9_990..10_010 {
         let mut state = FixedWindowState::default();
         charge(&mut state, &quota, NOW, quota.limit);
-        let decision = admit(&mut state, &quota, NOW + at, 1);
+        let decision = admit(&mut state, &quota, NOW + ms(at), 1);
         assert_eq!(decision.admitted, at >= 10_000);
         assert_eq!(decision.remaining, if decision.admitted { 4_999 } else { 0 });
     }
@@ -121,14 +124,14 @@ fn a_refund_applies_only_to_its_own_window() {
     let quota = Quota::new(5, Millis::from_secs(10), Algorithm::FixedWindow);
     let mut state = FixedWindowState::default();
     charge(&mut state, &quota, NOW, 2);
-    assert_eq!(refund(&mut state, &quota, NOW + 9_999, NOW, 1).used, 1);
-    charge(&mut state, &quota, NOW + 10_000, 3);
+    assert_eq!(refund(&mut state, &quota, NOW + ms(9_999), NOW, 1).used, 1);
+    charge(&mut state, &quota, NOW + ms(10_000), 3);
     assert_eq!(
-        refund(&mut state, &quota, NOW + 10_001, NOW, 1).used,
+        refund(&mut state, &quota, NOW + ms(10_001), NOW, 1).used,
         3,
         "charged in the previous window"
     );
-    assert_eq!(refund(&mut state, &quota, NOW + 10_001, NOW + 10_000, 9).used, 0);
+    assert_eq!(refund(&mut state, &quota, NOW + ms(10_001), NOW + ms(10_000), 9).used, 0);
 }
 
 /// A month of `zone` from `starts` on.
@@ -145,12 +148,12 @@ const JANUARY: StoreTime = StoreTime::from_unix_ms(1_798_758_000_000);
 #[test]
 fn a_calendar_window_ends_with_the_calendar_whenever_it_is_first_charged() {
     let quota = month(5, 1);
-    for at in [DECEMBER, DECEMBER + 1, JANUARY.minus_ms(1)] {
+    for at in [DECEMBER, DECEMBER + ms(1), JANUARY.before(ms(1))] {
         let mut state = FixedWindowState::default();
         assert_eq!(decide(&mut state, &quota, at, 0).reset_at, JANUARY, "unused");
         let decision = admit(&mut state, &quota, at, 5);
         assert_eq!((decision.remaining, decision.reset_at), (0, JANUARY));
-        let refused = decide(&mut state, &quota, JANUARY.minus_ms(1), 1);
+        let refused = decide(&mut state, &quota, JANUARY.before(ms(1)), 1);
         assert_eq!(refused.retry_at, Some(JANUARY));
         assert!(decide(&mut state, &quota, JANUARY, 5).admitted);
     }
@@ -160,30 +163,30 @@ fn a_calendar_window_ends_with_the_calendar_whenever_it_is_first_charged() {
 fn a_clock_that_steps_back_over_a_boundary_keeps_the_count() {
     let quota = month(5, 1);
     let mut state = FixedWindowState::default();
-    charge(&mut state, &quota, JANUARY + 1_000, 5);
+    charge(&mut state, &quota, JANUARY + ms(1_000), 5);
     let reset_at = state.reset_at;
-    let refused = decide(&mut state, &quota, JANUARY.minus_ms(3_000), 1);
+    let refused = decide(&mut state, &quota, JANUARY.before(ms(3_000)), 1);
     assert!(!refused.admitted);
     assert_eq!(refused.reset_at, reset_at);
     // Refunds of the window before do not reach it, and its own do.
-    refund(&mut state, &quota, JANUARY.minus_ms(2_000), DECEMBER + 1, 5);
+    refund(&mut state, &quota, JANUARY.before(ms(2_000)), DECEMBER + ms(1), 5);
     assert_eq!(state.count, 5);
-    refund(&mut state, &quota, JANUARY.minus_ms(2_000), JANUARY + 1_000, 2);
+    refund(&mut state, &quota, JANUARY.before(ms(2_000)), JANUARY + ms(1_000), 2);
     assert_eq!(state.count, 3);
     // Set back by more, the window moves with the clock.
-    decide(&mut state, &quota, JANUARY.minus_ms(60_000), 1);
+    decide(&mut state, &quota, JANUARY.before(ms(60_000)), 1);
     assert_eq!((state.reset_at, state.count), (JANUARY, 3));
 }
 
 #[test]
 fn a_new_billing_day_ends_the_window_no_later() {
     let mut state = FixedWindowState::default();
-    charge(&mut state, &month(5, 1), DECEMBER + 1, 4);
+    charge(&mut state, &month(5, 1), DECEMBER + ms(1), 4);
     let of_day_15 = month(5, 15);
-    let earlier = decide(&mut state, &of_day_15, DECEMBER + 2, 1);
-    let day_15 = DECEMBER + 14 * 86_400_000;
+    let earlier = decide(&mut state, &of_day_15, DECEMBER + ms(2), 1);
+    let day_15 = DECEMBER + ms(14 * 86_400_000);
     assert_eq!((earlier.used, earlier.reset_at), (4, day_15));
-    let later = decide(&mut state, &month(5, 1), DECEMBER + 3, 1);
+    let later = decide(&mut state, &month(5, 1), DECEMBER + ms(3), 1);
     assert_eq!(
         (later.used, later.reset_at),
         (4, day_15),

@@ -1,5 +1,6 @@
 //! Refunds in any order, by many gateways.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -78,7 +79,7 @@ proptest! {
         // Requests that can still refund their slots, and requests that were released.
         let (mut taken, mut released) = (Taken::new(), Taken::new());
         for (later, step) in steps {
-            now += later;
+            now += ms(later);
             // A request whose slot has begun was released and refunds nothing.
             let (begun, waiting) = taken.into_iter().partition(|&(slot, _)| slot <= now);
             taken = waiting;
@@ -137,16 +138,20 @@ fn a_freed_slot_goes_to_the_next_request() {
     let mut state = fresh();
     let waits: Vec<_> = (0..6).map(|_| state.admit(&FOUR, NOW, 1).wait.as_ms()).collect();
     assert_eq!(waits, [0, 250, 500, 750, 1_000, 1_250]);
-    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 5);
-    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4);
-    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4, "once");
-    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 600, 1).used, 4, "no such slot");
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + ms(10), NOW + ms(500), 1).used, 5);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + ms(10), NOW + ms(250), 1).used, 4);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + ms(10), NOW + ms(250), 1).used, 4, "once");
+    assert_eq!(
+        refund_slots(&mut state, &FOUR, NOW + ms(10), NOW + ms(600), 1).used,
+        4,
+        "no such slot"
+    );
     // A cost that does not fit goes after all others; one that fits takes the freed slots in order.
-    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 3).wait.as_ms(), 1_480);
-    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 2).wait.as_ms(), 230);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 230);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 480);
-    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait.as_ms(), 1_480);
+    assert_eq!(state.clone().admit(&FOUR, NOW + ms(20), 3).wait.as_ms(), 1_480);
+    assert_eq!(state.clone().admit(&FOUR, NOW + ms(20), 2).wait.as_ms(), 230);
+    assert_eq!(state.admit(&FOUR, NOW + ms(20), 1).wait.as_ms(), 230);
+    assert_eq!(state.admit(&FOUR, NOW + ms(20), 1).wait.as_ms(), 480);
+    assert_eq!(state.admit(&FOUR, NOW + ms(20), 1).wait.as_ms(), 1_480);
 }
 
 #[test]
@@ -155,7 +160,7 @@ fn a_free_slot_that_has_passed_is_not_used() {
     for _ in 0..4 {
         state.admit(&FOUR, NOW, 1);
     }
-    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).remaining, 6);
-    let decision = state.admit(&FOUR, NOW + 251, 1);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + ms(10), NOW + ms(250), 1).remaining, 6);
+    let decision = state.admit(&FOUR, NOW + ms(251), 1);
     assert_eq!(decision.wait.as_ms(), 749);
 }

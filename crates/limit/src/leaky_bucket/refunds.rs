@@ -1,5 +1,6 @@
 //! Refunds of the last taken slot, and of earlier ones.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -26,18 +27,18 @@ fn slots_are_a_quarter_of_a_second_apart_up_to_max_wait() {
     let mut state = LeakyBucketState::default();
     let expected = [Some(0), Some(250), Some(500), Some(750), Some(1_000), None];
     assert_eq!(waits(&mut state, NOW, 6), expected);
-    assert_eq!(decide(&mut state, &FOUR, NOW + 100, 1).retry_at, Some(NOW + 250));
+    assert_eq!(decide(&mut state, &FOUR, NOW + ms(100), 1).retry_at, Some(NOW + ms(250)));
 }
 
 #[test]
 fn a_refund_of_the_last_slot_also_drops_the_free_slots_before_it() {
     let mut state = LeakyBucketState::default();
     assert_eq!(waits(&mut state, NOW, 4).pop(), Some(Some(750)));
-    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 3);
+    assert_eq!(refund(&mut state, &FOUR, NOW + ms(10), NOW + ms(500), 1).used, 3);
     assert_eq!(state.free_slots.len(), 1);
-    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 750, 1).used, 2);
+    assert_eq!(refund(&mut state, &FOUR, NOW + ms(10), NOW + ms(750), 1).used, 2);
     assert!(state.free_slots.is_empty());
-    assert_eq!(waits(&mut state, NOW + 10, 3), [Some(490), Some(740), Some(990)]);
+    assert_eq!(waits(&mut state, NOW + ms(10), 3), [Some(490), Some(740), Some(990)]);
 }
 
 #[test]
@@ -58,12 +59,12 @@ fn beyond_the_maximum_the_soonest_run_is_dropped() {
 fn a_changed_quota_or_a_clock_set_back_drops_free_slots() {
     let mut state = LeakyBucketState::default();
     waits(&mut state, NOW, 4);
-    refund(&mut state, &FOUR, NOW + 10, NOW + 250, 1);
+    refund(&mut state, &FOUR, NOW + ms(10), NOW + ms(250), 1);
     let eight = Quota { limit: 8, ..FOUR };
     assert_eq!(state.clone().free_slots.len(), 1);
-    assert_eq!(admit(&mut state.clone(), &eight, NOW + 20, 1).wait.as_ms(), 980);
-    assert_eq!(admit(&mut state.clone(), &FOUR, NOW - 60_000, 1).wait.as_ms(), 990);
-    assert_eq!(admit(&mut state, &FOUR, NOW + 20, 1).wait.as_ms(), 230);
+    assert_eq!(admit(&mut state.clone(), &eight, NOW + ms(20), 1).wait.as_ms(), 980);
+    assert_eq!(admit(&mut state.clone(), &FOUR, NOW - ms(60_000), 1).wait.as_ms(), 990);
+    assert_eq!(admit(&mut state, &FOUR, NOW + ms(20), 1).wait.as_ms(), 230);
 }
 
 #[test]
@@ -91,7 +92,7 @@ proptest! {
         let (mut state, mut now) = (LeakyBucketState::default(), NOW);
         let mut taken: Vec<StoreTime> = Vec::new();
         for (later, gone) in steps {
-            now += later;
+            now += ms(later);
             let decision = admit(&mut state, &quota, now, 1);
             if decision.admitted {
                 prop_assert!(decision.wait <= max_wait);

@@ -1,5 +1,6 @@
 //! Requests are released at a constant rate, within `max_wait`.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -74,8 +75,8 @@ fn a_refused_request_gets_the_time_at_which_it_fits() {
     let refused = admit(&mut state, &quota, NOW, 1);
     // Its delay would be 750 ms, 250 above `max_wait`.
     assert_eq!((refused.admitted, refused.wait, refused.remaining), (false, Millis::ZERO, 0));
-    assert_eq!(refused.retry_at, Some(NOW + 250));
-    assert_eq!(admit(&mut state, &quota, NOW + 250, 1).wait.as_ms(), 500);
+    assert_eq!(refused.retry_at, Some(NOW + ms(250)));
+    assert_eq!(admit(&mut state, &quota, NOW + ms(250), 1).wait.as_ms(), 500);
 }
 
 #[test]
@@ -84,6 +85,6 @@ fn a_refunded_slot_is_taken_by_the_next_request() {
     for _ in 0..3 {
         admit(&mut state, &quota, NOW, 1);
     }
-    assert_eq!(refund(&mut state, &quota, NOW + 10, NOW + 500, 1).remaining, 1);
-    assert_eq!(admit(&mut state, &quota, NOW + 10, 1).wait.as_ms(), 490);
+    assert_eq!(refund(&mut state, &quota, NOW + ms(10), NOW + ms(500), 1).remaining, 1);
+    assert_eq!(admit(&mut state, &quota, NOW + ms(10), 1).wait.as_ms(), 490);
 }

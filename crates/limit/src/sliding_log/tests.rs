@@ -1,5 +1,6 @@
 //! The log compared with a list of charges, and its bound.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -76,12 +77,12 @@ fn a_charge_expires_exactly_a_window_later() {
         StoreTime::from_unix_ms(1_700_000_000_999),
     );
     assert!(admit(&mut state, &quota, now, 1).admitted);
-    assert!(admit(&mut state, &quota, now + 400, 1).admitted);
-    let refused = admit(&mut state, &quota, now + 999, 1);
-    assert_eq!((refused.admitted, refused.retry_at), (false, Some(now + 1_000)));
-    assert!(admit(&mut state, &quota, now + 1_000, 1).admitted);
-    assert_eq!(admit(&mut state, &quota, now + 1_001, 1).retry_at, Some(now + 1_400));
-    assert_eq!(admit(&mut state, &quota, now + 1_001, 2).retry_at, Some(now + 2_000));
+    assert!(admit(&mut state, &quota, now + ms(400), 1).admitted);
+    let refused = admit(&mut state, &quota, now + ms(999), 1);
+    assert_eq!((refused.admitted, refused.retry_at), (false, Some(now + ms(1_000))));
+    assert!(admit(&mut state, &quota, now + ms(1_000), 1).admitted);
+    assert_eq!(admit(&mut state, &quota, now + ms(1_001), 1).retry_at, Some(now + ms(1_400)));
+    assert_eq!(admit(&mut state, &quota, now + ms(1_001), 2).retry_at, Some(now + ms(2_000)));
 }
 
 #[test]
@@ -92,12 +93,12 @@ fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
     );
     let mut now = NOW;
     for _ in 0..30_000 {
-        now += 3;
+        now += ms(3);
         admit(&mut state, &quota, now, 1);
         assert!(state.entries.len() <= 10_000);
     }
-    admit(&mut state, &quota, now + 59_999, 1);
-    admit(&mut state, &quota, now + 60_000, 1);
+    admit(&mut state, &quota, now + ms(59_999), 1);
+    admit(&mut state, &quota, now + ms(60_000), 1);
     assert!(state.entries.len() < 4 && state.entries.capacity() < 100);
 }
 
@@ -108,9 +109,9 @@ fn refunds_leave_no_entries_behind() {
             SlidingLogState::default(),
             Quota::new(1_000, Millis::from_secs(60), Algorithm::SlidingLog),
         );
-        for now in (0..10_000).map(|ms| NOW + ms) {
+        for now in (0..10_000).map(|count| NOW + ms(count)) {
             assert!(admit(&mut state, &quota, now, 1).admitted);
-            refund(&mut state, &quota, now, now + 1 - in_flight, 1);
+            refund(&mut state, &quota, now, now + ms(1) - ms(in_flight), 1);
             assert!(state.entries.len() as u64 <= in_flight, "{}", state.entries.len());
         }
     }
@@ -123,13 +124,13 @@ fn a_refund_is_limited_to_the_maximum_depth() {
         Quota::new(u64::from(u32::MAX), Millis::from_secs(60), Algorithm::SlidingLog),
     );
     let start = NOW;
-    for ms in 0..=MAX_REFUND_DEPTH as u64 {
-        admit(&mut state, &quota, start + ms, 2);
+    for count in 0..=MAX_REFUND_DEPTH as u64 {
+        admit(&mut state, &quota, start + ms(count), 2);
     }
-    let now = start + MAX_REFUND_DEPTH as u64;
+    let now = start + ms(MAX_REFUND_DEPTH as u64);
     let used = decide(&mut state, &quota, now, 0).used;
     assert_eq!(refund(&mut state, &quota, now, start, 1).used, used);
-    assert_eq!(refund(&mut state, &quota, now, start + 1, 5).used, used - 2);
-    assert_eq!(refund(&mut state, &quota, now, start + 1, 1).used, used - 2, "never below 0");
-    assert_eq!(decide(&mut state, &quota, start + 60_000, 0).used, used - 4);
+    assert_eq!(refund(&mut state, &quota, now, start + ms(1), 5).used, used - 2);
+    assert_eq!(refund(&mut state, &quota, now, start + ms(1), 1).used, used - 2, "never below 0");
+    assert_eq!(decide(&mut state, &quota, start + ms(60_000), 0).used, used - 4);
 }

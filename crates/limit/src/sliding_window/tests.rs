@@ -1,5 +1,6 @@
 //! The bounds of the sliding window and its decisions, on random histories.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -49,7 +50,7 @@ fn replay(
 ) -> (SlidingWindowState, StoreTime, Vec<(StoreTime, u64)>) {
     let (mut state, mut now, mut admitted) = (SlidingWindowState::default(), *start, Vec::new());
     for &(step, cost) in steps {
-        now += step;
+        now += ms(step);
         if admit(&mut state, quota, now, cost).admitted {
             admitted.push((now, cost));
         }
@@ -84,7 +85,7 @@ proptest! {
         let (quota, start, steps) = &history;
         let (mut state, mut now, mut admitted) = (SlidingWindowState::default(), *start, Vec::new());
         for &(step, cost) in steps {
-            now += step;
+            now += ms(step);
             let before = modelled_use(&admitted, quota, now);
             let unchanged = state.clone();
             let peeked = decide(&mut state, quota, now, cost);
@@ -128,7 +129,7 @@ proptest! {
             let cut = aligned - quota.window;
             let old = within(&admitted, cut..cut + s);
             let bound = limit + at.since(aligned) * old / s;
-            let any = within(&admitted, at + 1 - quota.window..at + 1);
+            let any = within(&admitted, at + ms(1) - quota.window..at + ms(1));
             prop_assert!(any <= bound, "{any} in W up to {at:?}, above {bound}");
         }
     }
@@ -136,14 +137,14 @@ proptest! {
     #[test]
     fn retry_at_is_exact(history in histories(), cost in 1_u64..45, later in 0_u64..20_000) {
         let (mut state, now, _) = replay(&history);
-        let (quota, now) = (&history.0, now + later);
+        let (quota, now) = (&history.0, now + ms(later));
         let refused = decide(&mut state, quota, now, cost);
         let Some(retry_at) = refused.retry_at else {
             prop_assert_eq!(refused.admitted, cost <= quota.limit);
             return Ok(());
         };
         prop_assert!(!refused.admitted && retry_at > now);
-        let before = decide(&mut state, quota, retry_at - 1, cost);
+        let before = decide(&mut state, quota, retry_at - ms(1), cost);
         prop_assert!(!before.admitted, "admitted 1 ms before {retry_at:?}");
         prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
         prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
@@ -154,7 +155,7 @@ proptest! {
         let (quota, start, steps) = &history;
         let (mut state, mut now, mut last_reset) = (SlidingWindowState::default(), *start, StoreTime::ZERO);
         for &(step, cost) in steps {
-            now += step;
+            now += ms(step);
             let peeked = decide(&mut state, quota, now, 0);
             prop_assert!(peeked.reset_at >= last_reset, "moved back as time passed");
             prop_assert!(peeked.reset_at == last_reset || last_reset <= now, "moved without a charge");
@@ -173,8 +174,8 @@ proptest! {
         let cost = cost.min(quota.limit);
         let refused = decide(&mut state, quota, now, cost);
         if let Some(retry_at) = refused.retry_at {
-            let seconds = (retry_at - now).div_ceil(1_000).max(1);
-            prop_assert!(decide(&mut state, quota, now + seconds * 1_000, cost).admitted);
+            let seconds = (retry_at - now).div_ceil(ms(1_000)).max(1);
+            prop_assert!(decide(&mut state, quota, now + ms(seconds * 1_000), cost).admitted);
         }
         // A caller that charges the same cost until it is refused is admitted at the reset.
         let mut charged = false;
@@ -221,7 +222,7 @@ proptest! {
         prop_assert_eq!(decision.remaining, limit.saturating_sub(used));
         if let Some(retry_at) = decision.retry_at {
             prop_assert!(decision.reset_at >= retry_at);
-            prop_assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
+            prop_assert!(!decide(&mut state, &quota, retry_at - ms(1), 1).admitted);
             prop_assert!(decide(&mut state, &quota, StoreTime::from_unix_ms(header_seconds(decision.reset_at.as_unix_ms())), 1).admitted);
         }
     }
@@ -232,7 +233,7 @@ proptest! {
         prop_assume!(state.updated_at > StoreTime::ZERO);
         let (quota, unchanged, updated_at) = (&history.0, state.clone(), state.updated_at);
         let expected = decide(&mut state, quota, updated_at, 1);
-        prop_assert_eq!(decide(&mut state, quota, updated_at - back, 1), expected);
+        prop_assert_eq!(decide(&mut state, quota, updated_at - ms(back), 1), expected);
         prop_assert_eq!(state, unchanged);
     }
 
@@ -240,7 +241,7 @@ proptest! {
     fn a_clock_set_back_delays_retry_by_at_most_a_window(history in histories(), back in 0_u64..100_000_000) {
         let (mut state, now, _) = replay(&history);
         let quota = &history.0;
-        let set = now - MAX_STEP_BACK - 1 - back;
+        let set = now - MAX_STEP_BACK - ms(1) - ms(back);
         let decision = decide(&mut state, quota, set, quota.limit);
         let longest = quota.window + quota.sub_window();
         prop_assert!(decision.reset_at <= set + MAX_STEP_BACK + longest);
@@ -259,7 +260,7 @@ proptest! {
         let quota = strict(quota);
         let (_, _, admitted) = replay(&(quota, start, steps));
         for &(at, _) in &admitted {
-            let any = within(&admitted, at + 1 - quota.window..at + 1);
+            let any = within(&admitted, at + ms(1) - quota.window..at + ms(1));
             prop_assert!(any <= quota.limit, "{any} in W up to {at:?}");
         }
     }
@@ -284,7 +285,7 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
         assert_eq!((refused.admitted, refused.used, refused.remaining), (false, units, 0));
         assert_eq!(state.counts.get(0), units);
         let retry_at = refused.retry_at.unwrap();
-        assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
+        assert!(!decide(&mut state, &quota, retry_at - ms(1), 1).admitted);
         assert!(decide(&mut state, &quota, retry_at, 1).admitted);
     }
 }
@@ -295,10 +296,10 @@ fn usage_saturates_at_the_largest_number_of_units() {
     let mut state = SlidingWindowState::default();
     let now = StoreTime::from_unix_ms(1_700_000_000_000);
     for later in (0..60_000).step_by(10_000) {
-        assert_eq!(charge(&mut state, &quota, now + later, MAX_UNITS).used, MAX_UNITS);
+        assert_eq!(charge(&mut state, &quota, now + ms(later), MAX_UNITS).used, MAX_UNITS);
     }
     // The overdrafts were dropped, so the oldest count is the only one.
-    assert_eq!(decide(&mut state, &quota, now + 70_000, 0).used, 0);
+    assert_eq!(decide(&mut state, &quota, now + ms(70_000), 0).used, 0);
 }
 
 proptest! {
@@ -314,7 +315,7 @@ proptest! {
         let mut state = SlidingWindowState::default();
         let mut now = StoreTime::from_unix_ms(1_700_000_000_000);
         for (later, part) in steps {
-            now += u64::try_from(u128::from(s) * u128::from(later) / 60).unwrap();
+            now += ms(u64::try_from(u128::from(s) * u128::from(later) / 60).unwrap());
             let decision = admit(&mut state, &quota, now, limit / 40 * part);
             prop_assert_eq!(decision.remaining, limit.saturating_sub(decision.used));
         }
@@ -324,7 +325,7 @@ proptest! {
             prop_assert!(refused.admitted);
             return Ok(());
         };
-        prop_assert!(!decide(&mut state.clone(), &quota, retry_at - 1, cost).admitted);
+        prop_assert!(!decide(&mut state.clone(), &quota, retry_at - ms(1), cost).admitted);
         prop_assert!(decide(&mut state, &quota, retry_at, cost).admitted);
     }
 }

@@ -1,5 +1,6 @@
 //! The bucket compared with a textbook token bucket, and its bound.
 
+use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
@@ -58,7 +59,7 @@ fn the_rate_does_not_drift() {
     for n in 1..=300_000 {
         now = decide(&mut state, &quota, now, 1).retry_at.expect("an empty bucket");
         assert!(admit(&mut state, &quota, now, 1).admitted);
-        assert_eq!(now, NOW + (n * 1_000_u64).div_ceil(3));
+        assert_eq!(now, NOW + ms((n * 1_000_u64).div_ceil(3)));
     }
 }
 
@@ -68,7 +69,7 @@ fn a_refund_after_a_window_has_no_effect() {
         (GcraState::default(), Quota::new(10, Millis::from_secs(1), Algorithm::TokenBucket));
     charge(&mut state, &quota, NOW, 5);
     assert_eq!(refund(&mut state, &quota, NOW, NOW, 2).used, 3);
-    charge(&mut state, &quota, NOW + 999, 5);
-    let used = decide(&mut state, &quota, NOW + 1_000, 0).used;
-    assert_eq!(refund(&mut state, &quota, NOW + 1_000, NOW, 2).used, used);
+    charge(&mut state, &quota, NOW + ms(999), 5);
+    let used = decide(&mut state, &quota, NOW + ms(1_000), 0).used;
+    assert_eq!(refund(&mut state, &quota, NOW + ms(1_000), NOW, 2).used, used);
 }

@@ -114,10 +114,11 @@ mod tests {
     use tidegate_limit::{Algorithm, Decision, Millis, Quota};
 
     use super::*;
+    use tidegate_base::time::ms;
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 
-    fn ms(ms: u64) -> MonotonicTime {
+    fn at_ms(ms: u64) -> MonotonicTime {
         MonotonicTime::from_ms(ms)
     }
 
@@ -136,7 +137,7 @@ mod tests {
             limit: 4,
             remaining: 4_u64.saturating_sub(used),
             used,
-            reset_at: NOW + 5_000,
+            reset_at: NOW + ms(5_000),
             retry_at: None,
             wait: Millis::ZERO,
         };
@@ -147,37 +148,37 @@ mod tests {
     fn refusals_are_summed_up_and_the_last_one_is_sent_at_once() {
         let (counts, limit) = (RefusalCounts::default(), limit());
         let block = Charge { limit: &limit, key: Key(7), cost: 1 };
-        assert_eq!([0, 1].map(|at| counts.count(&block, ms(at))), [0, 0]);
-        let taken = counts.take(ms(100));
+        assert_eq!([0, 1].map(|at| counts.count(&block, at_ms(at))), [0, 0]);
+        let taken = counts.take(at_ms(100));
         assert_eq!(taken.len(), 1, "one correction");
         assert_eq!((taken[0].1, taken[0].2), (Key(7), Change::Overdraw { cost: 2 }));
-        assert!(counts.take(ms(200)).is_empty(), "each once");
-        assert_eq!([300, 301].map(|at| counts.count(&block, ms(at))), [0, 2]);
+        assert!(counts.take(at_ms(200)).is_empty(), "each once");
+        assert_eq!([300, 301].map(|at| counts.count(&block, at_ms(at))), [0, 2]);
     }
 
     #[test]
     fn the_counts_of_other_gateways_are_added() {
         let (counts, limit) = (RefusalCounts::default(), limit());
         let block = Charge { limit: &limit, key: Key(7), cost: 1 };
-        counts.count(&block, ms(0));
-        counts.take(ms(100));
-        counts.record_reply(&block, &counted(3), ms(101));
-        assert_eq!(counts.count(&block, ms(102)), 1);
-        counts.record_reply(&block, &counted(2), ms(103));
-        assert_eq!(counts.count(&block, ms(5_104)), 0, "the window has ended");
-        counts.record_reply(&block, &counted(9), ms(5_105));
-        assert!(counts.take(ms(5_200)).is_empty(), "a block has begun");
+        counts.count(&block, at_ms(0));
+        counts.take(at_ms(100));
+        counts.record_reply(&block, &counted(3), at_ms(101));
+        assert_eq!(counts.count(&block, at_ms(102)), 1);
+        counts.record_reply(&block, &counted(2), at_ms(103));
+        assert_eq!(counts.count(&block, at_ms(5_104)), 0, "the window has ended");
+        counts.record_reply(&block, &counted(9), at_ms(5_105));
+        assert!(counts.take(at_ms(5_200)).is_empty(), "a block has begun");
     }
 
     #[test]
     fn memory_is_bounded() {
         let (counts, limit) = (RefusalCounts::default(), limit());
-        let count = |key| counts.count(&Charge { limit: &limit, key: Key(key), cost: 1 }, ms(0));
+        let count = |key| counts.count(&Charge { limit: &limit, key: Key(key), cost: 1 }, at_ms(0));
         let sent: u64 = (0..100_000).map(count).sum();
-        let held = counts.take(ms(1)).len();
+        let held = counts.take(at_ms(1)).len();
         assert_eq!(held + sent as usize, 100_000, "none is lost");
         assert!(held <= SHARDS * MAX_PER_SHARD, "{held}");
-        assert!(counts.take(ms(10_001)).is_empty());
+        assert!(counts.take(at_ms(10_001)).is_empty());
         assert!(counts.shards.iter().all(|shard| shard.lock().is_empty()), "they expire");
     }
 }

@@ -1,6 +1,7 @@
 //! Compares the cache with an unbounded one, and with the decisions of a store.
 
 use std::{collections::BTreeMap, sync::Arc};
+use tidegate_base::time::ms;
 
 use proptest::prelude::*;
 use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
@@ -35,12 +36,12 @@ fn refusal(limit: u64, used: u64, retry_at: StoreTime) -> Decision {
     }
 }
 
-fn ms(ms: u64) -> MonotonicTime {
+fn at_ms(ms: u64) -> MonotonicTime {
     MonotonicTime::from_ms(ms)
 }
 
 fn at(sent: u64) -> ReplyTiming {
-    ReplyTiming { sent: ms(sent), received: ms(sent), decided_at: NOW + sent }
+    ReplyTiming { sent: at_ms(sent), received: at_ms(sent), decided_at: NOW + ms(sent) }
 }
 
 fn charge(limit: &Arc<Limit>, key: u128, cost: u64) -> Charge<'_> {
@@ -50,77 +51,77 @@ fn charge(limit: &Arc<Limit>, key: u128, cost: u64) -> Charge<'_> {
 #[test]
 fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
-    assert_eq!(cache.get(&charge(&limit, 1, 2), ms(0)), None);
-    let denial = refusal(10, 10, NOW + 1_000);
+    assert_eq!(cache.get(&charge(&limit, 1, 2), at_ms(0)), None);
+    let denial = refusal(10, 10, NOW + ms(1_000));
     cache.insert(
         &charge(&limit, 1, 2),
         &denial,
-        ReplyTiming { sent: ms(5), received: ms(25), decided_at: NOW },
+        ReplyTiming { sent: at_ms(5), received: at_ms(25), decided_at: NOW },
     );
-    let found = cache.get(&charge(&limit, 1, 2), ms(25)).unwrap();
+    let found = cache.get(&charge(&limit, 1, 2), at_ms(25)).unwrap();
     assert_eq!(found, Denial { decision: denial, now: NOW });
-    assert_eq!(cache.get(&charge(&limit, 1, 2), ms(1_003)).unwrap().now, NOW + 977);
+    assert_eq!(cache.get(&charge(&limit, 1, 2), at_ms(1_003)).unwrap().now, NOW + ms(977));
     assert_eq!(
-        cache.get(&charge(&limit, 1, 2), ms(1_004)),
+        cache.get(&charge(&limit, 1, 2), at_ms(1_004)),
         None,
         "counted from when the call was sent"
     );
     for other in [charge(&limit, 1, 1), charge(&limit, 1, 3), charge(&limit, 2, 2)] {
-        assert_eq!(cache.get(&other, ms(25)), None);
+        assert_eq!(cache.get(&other, at_ms(25)), None);
     }
     let raised = limit_of(11);
-    assert_eq!(cache.get(&charge(&raised, 1, 2), ms(25)), None, "another quota");
+    assert_eq!(cache.get(&charge(&raised, 1, 2), at_ms(25)), None, "another quota");
     let algorithm = Algorithm::SlidingWindow { resolution: 6, strict: true };
     let strict =
         Arc::new(Limit { quota: Quota { algorithm, ..limit.quota }, ..Limit::clone(&limit) });
-    assert_eq!(cache.get(&charge(&strict, 1, 2), ms(25)), None, "another counting mode");
-    assert_eq!(cache.stats(ms(25)), DenyStats { hits: 2, entries: 1 });
-    assert_eq!(cache.stats(ms(1_004)), DenyStats { hits: 2, entries: 0 });
+    assert_eq!(cache.get(&charge(&strict, 1, 2), at_ms(25)), None, "another counting mode");
+    assert_eq!(cache.stats(at_ms(25)), DenyStats { hits: 2, entries: 1 });
+    assert_eq!(cache.stats(at_ms(1_004)), DenyStats { hits: 2, entries: 0 });
 }
 
 #[test]
 fn a_cost_above_the_quota_is_refused_without_a_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
-    let denial = refusal(10, 10, NOW + 1_000);
+    let denial = refusal(10, 10, NOW + ms(1_000));
     cache.insert(&charge(&limit, 1, 1), &denial, at(0));
-    let found = cache.get(&charge(&limit, 1, 11), ms(0)).unwrap();
+    let found = cache.get(&charge(&limit, 1, 11), at_ms(0)).unwrap();
     assert_eq!(found.decision, Decision { retry_at: None, ..denial });
 }
 
 #[test]
 fn only_denials_in_force_are_cached() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
-    let denial = refusal(10, 10, NOW + 1_000);
+    let denial = refusal(10, 10, NOW + ms(1_000));
     cache.insert(&charge(&limit, 1, 1), &Decision { admitted: true, ..denial }, at(0));
     cache.insert(&charge(&limit, 1, 1), &Decision { retry_at: None, ..denial }, at(0));
     cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW), at(0));
-    cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW + 1), at(0));
-    let late = ReplyTiming { received: ms(5_000), ..at(0) };
+    cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW + ms(1)), at(0));
+    let late = ReplyTiming { received: at_ms(5_000), ..at(0) };
     cache.insert(&charge(&limit, 1, 1), &denial, late);
     let dry_run = Arc::new(Limit { enforce: false, ..Limit::clone(&limit) });
     cache.insert(&charge(&dry_run, 1, 1), &denial, at(0));
     let quota = Quota { algorithm: Algorithm::Concurrency, ..limit.quota };
     let concurrency = Arc::new(Limit { quota, ..Limit::clone(&limit) });
     cache.insert(&charge(&concurrency, 1, 1), &denial, at(0));
-    assert_eq!(cache.stats(ms(0)).entries, 0);
+    assert_eq!(cache.stats(at_ms(0)).entries, 0);
     cache.insert(&charge(&limit, 1, 1), &denial, at(0));
-    assert_eq!(cache.get(&charge(&dry_run, 1, 1), ms(0)), None, "does not enforce");
-    assert!(cache.get(&charge(&limit, 1, 1), ms(0)).is_some());
+    assert_eq!(cache.get(&charge(&dry_run, 1, 1), at_ms(0)), None, "does not enforce");
+    assert!(cache.get(&charge(&limit, 1, 1), at_ms(0)).is_some());
 }
 
 /// Another gateway may have returned quota without this one being notified.
 #[test]
 fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
-    let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
+    let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + ms(3_600_000)));
     for lease_size in [LeaseSize::Off, LeaseSize::Auto, LeaseSize::Units(10)] {
         let limit = Arc::new(Limit { lease_size, ..Limit::clone(&limit_of(10)) });
         cache.insert(&charge(&limit, 1, 1), &denial, at(5));
-        let found = cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST.as_ms() - 1)).unwrap();
+        let found = cache.get(&charge(&limit, 1, 1), at_ms(5 + INITIAL_TRUST.as_ms() - 1)).unwrap();
         assert_eq!(found.decision, denial);
-        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(5 + INITIAL_TRUST.as_ms())), None);
-        let short = refusal(10, 10, NOW + 500);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), at_ms(5 + INITIAL_TRUST.as_ms())), None);
+        let short = refusal(10, 10, NOW + ms(500));
         cache.insert(&charge(&limit, 1, 1), &short, at(0));
-        assert_eq!(cache.get(&charge(&limit, 1, 1), ms(499)), None);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), at_ms(499)), None);
         cache.remove(record_id(&limit, Key(1)));
     }
 }
@@ -130,15 +131,15 @@ fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
 fn a_stale_denial_lasts_until_its_retry_time() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     let charge = charge(&limit, 1, 1);
-    let denial = refusal(10, 10, NOW + 60_000);
-    assert_eq!(cache.get_stale(&charge, ms(0)), None);
+    let denial = refusal(10, 10, NOW + ms(60_000));
+    assert_eq!(cache.get_stale(&charge, at_ms(0)), None);
     cache.insert(&charge, &denial, at(0));
-    assert_eq!(cache.get(&charge, ms(INITIAL_TRUST.as_ms())), None);
-    let stale = cache.get_stale(&charge, ms(59_998)).unwrap();
-    assert_eq!(stale, Denial { decision: denial, now: NOW + 59_997 });
-    assert_eq!(cache.get_stale(&charge, ms(59_999)), None);
+    assert_eq!(cache.get(&charge, at_ms(INITIAL_TRUST.as_ms())), None);
+    let stale = cache.get_stale(&charge, at_ms(59_998)).unwrap();
+    assert_eq!(stale, Denial { decision: denial, now: NOW + ms(59_997) });
+    assert_eq!(cache.get_stale(&charge, at_ms(59_999)), None);
     cache.remove(record_id(&limit, Key(1)));
-    assert_eq!(cache.get_stale(&charge, ms(INITIAL_TRUST.as_ms())), None);
+    assert_eq!(cache.get_stale(&charge, at_ms(INITIAL_TRUST.as_ms())), None);
 }
 
 /// A cheaper request may be admitted elsewhere, which moves the reset and the retry time.
@@ -146,12 +147,12 @@ fn a_stale_denial_lasts_until_its_retry_time() {
 fn a_denial_of_more_than_the_limits_cost_holds_only_without_the_store() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     for sent in [0, 100, 200] {
-        cache.insert(&charge(&limit, 1, 7), &refusal(10, 5, NOW + 9_000), at(sent));
-        assert_eq!(cache.get(&charge(&limit, 1, 7), ms(sent)), None);
-        assert!(cache.get_stale(&charge(&limit, 1, 7), ms(sent)).is_some());
+        cache.insert(&charge(&limit, 1, 7), &refusal(10, 5, NOW + ms(9_000)), at(sent));
+        assert_eq!(cache.get(&charge(&limit, 1, 7), at_ms(sent)), None);
+        assert!(cache.get_stale(&charge(&limit, 1, 7), at_ms(sent)).is_some());
     }
-    cache.insert(&charge(&limit, 1, 6), &refusal(10, 5, NOW + 9_000), at(300));
-    assert!(cache.get(&charge(&limit, 1, 6), ms(300)).is_some());
+    cache.insert(&charge(&limit, 1, 6), &refusal(10, 5, NOW + ms(9_000)), at(300));
+    assert!(cache.get(&charge(&limit, 1, 6), at_ms(300)).is_some());
 }
 
 /// A caller that is refused for long costs the store few calls. After a removal, trust starts over.
@@ -160,11 +161,11 @@ fn each_repetition_is_trusted_for_twice_as_long() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
     let charge = charge(&limit, 1, 1);
     let until = |retry_at| refusal(10, 10, retry_at);
-    let long = until(NOW + 3_600_000);
+    let long = until(NOW + ms(3_600_000));
     let holds = |sent: u64, trust: Millis| {
         let trust = trust.as_ms();
-        assert!(cache.get(&charge, ms(sent + trust - 1)).is_some());
-        assert_eq!(cache.get(&charge, ms(sent + trust)), None);
+        assert!(cache.get(&charge, at_ms(sent + trust - 1)).is_some());
+        assert_eq!(cache.get(&charge, at_ms(sent + trust)), None);
         sent + trust
     };
     cache.insert(&charge, &long, at(0));
@@ -176,9 +177,9 @@ fn each_repetition_is_trusted_for_twice_as_long() {
         sent = holds(sent, INITIAL_TRUST * times);
     }
     cache.remove(record_id(&limit, Key(1)));
-    cache.insert(&charge, &until(NOW + 60_000), at(sent));
+    cache.insert(&charge, &until(NOW + ms(60_000)), at(sent));
     sent = holds(sent, INITIAL_TRUST);
-    cache.insert(&charge, &until(NOW + 60_000), at(sent));
+    cache.insert(&charge, &until(NOW + ms(60_000)), at(sent));
     holds(sent, INITIAL_TRUST * 2);
     cache.insert(&charge, &long, at(70_000));
     holds(70_000, INITIAL_TRUST);
@@ -187,31 +188,31 @@ fn each_repetition_is_trusted_for_twice_as_long() {
 #[test]
 fn remove_drops_every_quota_and_cost_of_a_record() {
     let (cache, quotas) = (DenyCache::default(), [limit_of(10), limit_of(20)]);
-    let denial = refusal(10, 10, NOW + 1_000);
+    let denial = refusal(10, 10, NOW + ms(1_000));
     for limit in &quotas {
         for key in [1, 2] {
             cache.insert(&charge(limit, key, 1), &denial, at(0));
             cache.insert(&charge(limit, key, 2), &denial, at(0));
         }
     }
-    assert_eq!(cache.stats(ms(0)).entries, 8);
+    assert_eq!(cache.stats(at_ms(0)).entries, 8);
     cache.remove(record_id(&limit_of(30), Key(1)));
-    assert_eq!(cache.stats(ms(0)).entries, 4);
-    assert_eq!(cache.get(&charge(&quotas[0], 1, 1), ms(0)), None);
-    assert!(cache.get(&charge(&quotas[1], 2, 2), ms(0)).is_some());
+    assert_eq!(cache.stats(at_ms(0)).entries, 4);
+    assert_eq!(cache.get(&charge(&quotas[0], 1, 1), at_ms(0)), None);
+    assert!(cache.get(&charge(&quotas[1], 2, 2), at_ms(0)).is_some());
 }
 
 #[test]
 fn a_reply_to_a_call_from_before_a_clear_is_not_cached() {
     let (cache, limit) = (DenyCache::default(), limit_of(10));
-    let (charge, denial) = (charge(&limit, 1, 1), refusal(10, 10, NOW + 60_000));
+    let (charge, denial) = (charge(&limit, 1, 1), refusal(10, 10, NOW + ms(60_000)));
     cache.insert(&charge, &denial, at(0));
-    cache.clear(ms(5));
-    assert_eq!(cache.get(&charge, ms(6)), None);
-    cache.insert(&charge, &denial, ReplyTiming { received: ms(7), ..at(5) });
-    assert_eq!(cache.get_stale(&charge, ms(7)), None);
+    cache.clear(at_ms(5));
+    assert_eq!(cache.get(&charge, at_ms(6)), None);
+    cache.insert(&charge, &denial, ReplyTiming { received: at_ms(7), ..at(5) });
+    assert_eq!(cache.get_stale(&charge, at_ms(7)), None);
     cache.insert(&charge, &denial, at(6));
-    assert!(cache.get(&charge, ms(7)).is_some());
+    assert!(cache.get(&charge, at_ms(7)).is_some());
 }
 
 #[test]
@@ -221,13 +222,13 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     let flood = 3 * DenyCache::CAPACITY as u64;
     let key = |n: u64| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     for n in 0..flood {
-        cache.insert(&charge(&limit, key(n), 1), &refusal(10, n, NOW + 1_000), at(0));
+        cache.insert(&charge(&limit, key(n), 1), &refusal(10, n, NOW + ms(1_000)), at(0));
     }
-    let held = cache.stats(ms(0)).entries;
+    let held = cache.stats(at_ms(0)).entries;
     assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.len() == SETS_PER_SHARD));
     let found = (0..flood).filter_map(|n| {
-        let found = cache.get(&charge(&limit, key(n), 1), ms(1))?;
+        let found = cache.get(&charge(&limit, key(n), 1), at_ms(1))?;
         assert_eq!(found.decision.used, n, "the denial of another record");
         Some(())
     });
@@ -235,8 +236,8 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     // Expired entries are replaced.
     for n in 0..1_000 {
         let timing = at(2_000);
-        cache.insert(&charge(&limit, key(n), 1), &refusal(10, 0, NOW + 9_000), timing);
-        assert!(cache.get(&charge(&limit, key(n), 1), ms(2_000)).is_some());
+        cache.insert(&charge(&limit, key(n), 1), &refusal(10, 0, NOW + ms(9_000)), timing);
+        assert!(cache.get(&charge(&limit, key(n), 1), at_ms(2_000)).is_some());
     }
 }
 
@@ -245,20 +246,20 @@ fn the_entry_that_expires_first_is_replaced() {
     let entry = |expires| DenyEntry {
         quota_id: 1,
         expires,
-        trusted_until: ms(0),
+        trusted_until: at_ms(0),
         trust: INITIAL_TRUST,
-        received: ms(0),
+        received: at_ms(0),
         decided_at: NOW,
         decision: refusal(10, 10, NOW),
         cost: 1,
     };
     let mut set = CacheSet::EMPTY;
-    set.entries = [400, 200, 300, 500].map(|expires| Some(entry(ms(expires))));
-    assert_eq!(set.victim(ms(0)), 1);
-    set.entries[3] = Some(entry(ms(90)));
-    assert_eq!(set.victim(ms(100)), 3);
+    set.entries = [400, 200, 300, 500].map(|expires| Some(entry(at_ms(expires))));
+    assert_eq!(set.victim(at_ms(0)), 1);
+    set.entries[3] = Some(entry(at_ms(90)));
+    assert_eq!(set.victim(at_ms(100)), 3);
     set.entries[2] = None;
-    assert_eq!(set.victim(ms(0)), 2, "an empty one first");
+    assert_eq!(set.victim(at_ms(0)), 2, "an empty one first");
     assert_eq!(size_of::<Option<DenyEntry>>(), size_of::<DenyEntry>());
 }
 
@@ -287,15 +288,15 @@ proptest! {
     fn answers_match_an_unbounded_cache(steps in steps()) {
         let (cache, quotas) = (DenyCache::default(), [limit_of(2), limit_of(20)]);
         let mut model = BTreeMap::<(u128, usize, u64), (MonotonicTime, ReplyTiming, Decision)>::new();
-        let (mut monotonic, mut hits) = (ms(100), 0);
+        let (mut monotonic, mut hits) = (at_ms(100), 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
-            monotonic += later;
+            monotonic += ms(later);
             match step {
                 Step::Insert(key, quota, cost, took, wait) => {
-                    let timing = ReplyTiming { sent: monotonic - took, received: monotonic, decided_at: NOW + monotonic.as_ms() };
-                    let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.decided_at + wait);
+                    let timing = ReplyTiming { sent: monotonic - ms(took), received: monotonic, decided_at: NOW + ms(monotonic.as_ms()) };
+                    let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.decided_at + ms(wait));
                     cache.insert(&charge(&quotas[quota], key, cost), &denial, timing);
-                    let expires = timing.sent + wait.saturating_sub(1);
+                    let expires = timing.sent + ms(wait.saturating_sub(1));
                     if expires > monotonic {
                         model.insert((key, quota, cost), (expires, timing, denial));
                     }
@@ -340,7 +341,7 @@ proptest! {
     ) {
         let quota = Quota::new(6, Millis::from_secs(12), algorithm);
         let limit = Arc::new(Limit { quota, ..Limit::clone(&limit_of(6)) });
-        let (store_time, monotonic) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
+        let (store_time, monotonic) = (|t: u64| NOW + ms((t + phases.0) / 1_000), |t: u64| (t + phases.1) / 1_000);
         let (mut state, mut t) = (AlgorithmState::fresh(algorithm), 0);
         for (later, cost) in charges {
             t += later;
@@ -351,10 +352,10 @@ proptest! {
         let denial = state.decide(&quota, now, cost);
         let cache = DenyCache::default();
         let request = charge(&limit, 1, cost);
-        cache.insert(&request, &denial, ReplyTiming { sent: ms(monotonic(t)), received: ms(monotonic(received)), decided_at: now });
+        cache.insert(&request, &denial, ReplyTiming { sent: at_ms(monotonic(t)), received: at_ms(monotonic(received)), decided_at: now });
         for after in lookups {
             let t = received + after;
-            let Some(found) = cache.get(&request, ms(monotonic(t))) else { continue };
+            let Some(found) = cache.get(&request, at_ms(monotonic(t))) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
             prop_assert!(!real.admitted, "refused for too long");
             prop_assert!(found.now <= store_time(t));
@@ -372,10 +373,11 @@ fn chosen_keys_evict_no_denials() {
         let cache = DenyCache::default();
         let key = |n: u128| chosen(n) ^ 7;
         for n in 0..1_000 {
-            cache.insert(&charge(&limit, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
+            cache.insert(&charge(&limit, key(n), 1), &refusal(10, 10, NOW + ms(60_000)), at(0));
         }
-        let held =
-            (0..1_000).filter(|&n| cache.get(&charge(&limit, key(n), 1), ms(1)).is_some()).count();
+        let held = (0..1_000)
+            .filter(|&n| cache.get(&charge(&limit, key(n), 1), at_ms(1)).is_some())
+            .count();
         assert!(held > 990, "{held}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{
     Arc, Barrier,
     atomic::{AtomicU64, Ordering},
 };
+use tidegate_base::time::ms;
 
 use proptest::prelude::*;
 use tidegate_base::mix::SplitMix;
@@ -147,10 +148,10 @@ fn memory_is_freed_when_records_expire() {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
     assert_eq!(store.len(), 10_000);
-    store.expire(NOW + 1_000);
+    store.expire(NOW + ms(1_000));
     assert_eq!(store.len(), 10_000, "nothing expires early");
     for second in 0..20 {
-        store.expire(NOW + 80_000 + second * 1_000);
+        store.expire(NOW + ms(80_000) + ms(second * 1_000));
     }
     assert_eq!((store.len(), store.capacity()), (0, 0));
 }
@@ -162,10 +163,10 @@ fn a_large_table_is_swept_in_parts() {
     for n in 0..50_000 {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
-    store.expire(NOW + 80_000);
+    store.expire(NOW + ms(80_000));
     assert!(!store.is_empty(), "one call does not visit everything");
     for _ in 0..20 {
-        store.expire(NOW + 80_000);
+        store.expire(NOW + ms(80_000));
     }
     assert_eq!(store.len(), 0);
 }
@@ -178,7 +179,7 @@ fn a_full_store_drops_expired_records_before_it_evicts() {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
     for n in 0..1_000 {
-        store.charge(&[charge(&limit, key(10_000 + n))], NOW + 80_000);
+        store.charge(&[charge(&limit, key(10_000 + n))], NOW + ms(80_000));
     }
     assert!(store.evictions() < 100, "{} evicted", store.evictions());
 }

@@ -6,6 +6,7 @@ mod queue;
 mod returns;
 
 use std::sync::Arc;
+use tidegate_base::time::ms;
 
 use parking_lot::Mutex;
 use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
@@ -83,15 +84,15 @@ struct TestLease {
 
 impl TestLease {
     fn take(&self, cost: u64, now_ms: u64) -> Option<LeaseCharge> {
-        self.registry.take(&self.limit, self.key, cost, ms(now_ms))
+        self.registry.take(&self.limit, self.key, cost, at_ms(now_ms))
     }
 
     fn join(&self, waiter: TestWaiter, now_ms: u64) -> JoinOutcome<TestWaiter> {
-        self.registry.join(&self.limit, self.key, waiter, ms(now_ms))
+        self.registry.join(&self.limit, self.key, waiter, at_ms(now_ms))
     }
 
     fn refund(&self, now: StoreTime, cost: u64, now_ms: u64) -> bool {
-        self.registry.refund(&self.limit, self.key, now, cost, ms(now_ms)).is_some()
+        self.registry.refund(&self.limit, self.key, now, cost, at_ms(now_ms)).is_some()
     }
 
     /// Puts `units` into the lease at 100 ms, by a fetch for a request of cost 1.
@@ -102,7 +103,7 @@ impl TestLease {
     }
 }
 
-fn ms(ms: u64) -> MonotonicTime {
+fn at_ms(ms: u64) -> MonotonicTime {
     MonotonicTime::from_ms(ms)
 }
 
@@ -113,14 +114,14 @@ fn lease(registry: &Registry, limit: &Arc<Limit>, key: Key) -> TestLease {
 /// The reply of a store whose clock is [`START`] plus the monotonic time: decided at `now_ms`,
 /// without delay.
 fn reply(units: u64, remaining: u64, now_ms: u64) -> FetchReply {
-    let decided_at = START + now_ms;
+    let decided_at = START + ms(now_ms);
     let decision = Decision {
         admitted: units > 0,
         limit: 100,
         remaining,
         used: 100 - remaining,
-        reset_at: START + 7_000,
-        retry_at: (units == 0).then_some(START + 6_000),
+        reset_at: START + ms(7_000),
+        retry_at: (units == 0).then_some(START + ms(6_000)),
         wait: Millis::ZERO,
     };
     let end = if units > 0 {
@@ -131,8 +132,8 @@ fn reply(units: u64, remaining: u64, now_ms: u64) -> FetchReply {
     FetchReply {
         grant: Grant { units, spendable_until: end, decision },
         decided_at,
-        sent: ms(now_ms),
-        received: ms(now_ms),
+        sent: at_ms(now_ms),
+        received: at_ms(now_ms),
     }
 }
 
@@ -154,6 +155,6 @@ fn registry() -> Registry {
 #[test]
 fn chosen_keys_do_not_fill_one_stripe() {
     let (registry, limit) = (registry(), limit(LeaseSize::Auto));
-    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), ms(1)));
+    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), at_ms(1)));
     assert!(joined.into_iter().all(|joined| !matches!(joined, JoinOutcome::Unavailable(_))));
 }

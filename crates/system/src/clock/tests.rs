@@ -18,12 +18,12 @@ fn spawn<F: Future<Output = ()>>(
 #[test]
 fn setting_a_manual_clock_does_not_shorten_waits() {
     let clock = Clock::manual(START);
-    clock.set(START + 90_000);
-    assert_eq!(clock.store_time(), START + 90_000);
+    clock.set(START + ms(90_000));
+    assert_eq!(clock.store_time(), START + ms(90_000));
     assert_eq!(clock.monotonic().as_ms(), 90_000);
     assert!(clock.uptime() < Uptime::ZERO + Duration::from_mins(1));
-    clock.set(START - 1);
-    assert_eq!(clock.store_time(), START - 1);
+    clock.set(START - ms(1));
+    assert_eq!(clock.store_time(), START - ms(1));
     assert_eq!(clock.monotonic(), MonotonicTime::ZERO);
 }
 

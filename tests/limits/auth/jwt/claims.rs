@@ -1,4 +1,5 @@
 use std::time::Duration;
+use tidegate::clock::ms;
 
 use serde_json::json;
 use testkit::client::{Client, get};
@@ -178,5 +179,5 @@ fn the_throttle_admits_active_consumers() {
     let mut forge = |index: u32| client.get("/", &bearer(&format!("{signed}.{index:086}"))).status;
     let statuses = [0, 1, 2, 3].map(&mut forge);
     assert_eq!(statuses, [401, 401, 401, 429], "failures are counted while it throttles");
-    clock.set(START + Duration::from_mins(2).as_millis() as u64);
+    clock.set(START + ms(Duration::from_mins(2).as_millis() as u64));
 }

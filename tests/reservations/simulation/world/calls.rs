@@ -1,5 +1,6 @@
 //! Calls to the store and their outcomes.
 
+use tidegate::clock::ms;
 use tidegate::{charge::Key, store::unit_lease::FetchReply};
 
 use super::*;
@@ -151,7 +152,7 @@ impl World {
                         assert!(taken.charged_at <= now);
                         // A request that arrived after the store's decision was not decided there.
                         let is_later =
-                            arrived.is_some_and(|at| START + at - 1_000 > taken.charged_at);
+                            arrived.is_some_and(|at| START + ms(at) - ms(1_000) > taken.charged_at);
                         self.admit(
                             id,
                             if is_later { now } else { taken.charged_at },

@@ -1,6 +1,7 @@
 //! Eviction of records from a full store.
 
 use super::*;
+use tidegate_base::time::ms;
 
 /// Callers that compete with a flood for [`ROOM`] records.
 const CALLERS: u64 = 20;
@@ -31,7 +32,7 @@ fn flooded(
     }
     for n in 0..requests {
         let charge = Charge { cost, ..charge(flood, key(n)) };
-        assert!(store.charge(&[charge], NOW + FLOOD_DELAY).admitted);
+        assert!(store.charge(&[charge], NOW + ms(FLOOD_DELAY)).admitted);
         assert!(store.len() <= ROOM);
     }
     store
@@ -40,7 +41,12 @@ fn flooded(
 /// Number of callers whose records are still there.
 fn spared(store: &MemoryStore, limit: &Arc<Limit>, used: u32) -> usize {
     let used_by = |n| {
-        store.peek(&[charge(limit, caller(n))], NOW + FLOOD_DELAY).decided(0).unwrap().decision.used
+        store
+            .peek(&[charge(limit, caller(n))], NOW + ms(FLOOD_DELAY))
+            .decided(0)
+            .unwrap()
+            .decision
+            .used
     };
     (0..CALLERS).filter(|&n| used_by(n) == u64::from(used)).count()
 }
@@ -92,7 +98,7 @@ fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
     for n in 0..100_000 {
         for _ in 0..2 {
             let half = Charge { cost: 5, ..charge(&limit, key(n)) };
-            store.charge(&[half], NOW + FLOOD_DELAY);
+            store.charge(&[half], NOW + ms(FLOOD_DELAY));
         }
     }
     assert_eq!(spared(&store, &limit, 9), 20);
@@ -106,13 +112,13 @@ fn evicted_by_a_flood(times: u64, delay: u64) -> usize {
     let store = MemoryStore::new(ROOM);
     let room = ROOM as u64;
     for n in 0..room {
-        store.charge(&[charge(&limit, caller(n))], NOW + n);
+        store.charge(&[charge(&limit, caller(n))], NOW + ms(n));
     }
     for n in 0..times * room {
-        store.charge(&[charge(&limit, key(n))], NOW + room + delay + n / times);
+        store.charge(&[charge(&limit, key(n))], NOW + ms(room) + ms(delay) + ms(n / times));
     }
     let used = |n| {
-        let peeked = store.peek(&[charge(&limit, caller(n))], NOW + 2 * room + delay);
+        let peeked = store.peek(&[charge(&limit, caller(n))], NOW + ms(2 * room) + ms(delay));
         peeked.decided(0).expect("a decision").decision.used
     };
     let evicted = (0..room).filter(|&n| used(n) == 0).count();
@@ -138,9 +144,9 @@ fn a_new_record_survives_for_a_while_in_a_full_store() {
         store.charge(&[charge(&limit, caller(n))], NOW);
     }
     let refused = (0..1_000_u64).filter(|&n| {
-        store.charge(&[charge(&limit, key(2 * n))], NOW + FLOOD_DELAY);
-        store.charge(&[charge(&limit, key(2 * n + 1))], NOW + FLOOD_DELAY);
-        !store.charge(&[charge(&limit, key(2 * n))], NOW + FLOOD_DELAY).admitted
+        store.charge(&[charge(&limit, key(2 * n))], NOW + ms(FLOOD_DELAY));
+        store.charge(&[charge(&limit, key(2 * n + 1))], NOW + ms(FLOOD_DELAY));
+        !store.charge(&[charge(&limit, key(2 * n))], NOW + ms(FLOOD_DELAY)).admitted
     });
     let refused = refused.count();
     assert!(refused > 950, "{refused} of 1000");

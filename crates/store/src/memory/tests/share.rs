@@ -1,6 +1,7 @@
 //! The share of a quota that one of several gateways enforces by itself.
 
 use super::*;
+use tidegate_base::time::ms;
 
 #[test]
 fn shares_are_rounded_up() {
@@ -103,7 +104,7 @@ fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
     let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
     let seconds = 600;
     let passed = (0..seconds)
-        .filter(|second| store.charge_share(&charges, NOW + second * 1_000, 3).admitted);
+        .filter(|second| store.charge_share(&charges, NOW + ms(second * 1_000), 3).admitted);
     let slots = 3 * passed.count() as u64;
     assert!((seconds / 3 - 6..=seconds / 3 + 3).contains(&slots), "{slots} in {seconds} s");
 }

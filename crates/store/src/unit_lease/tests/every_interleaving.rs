@@ -181,7 +181,7 @@ fn a_refund_during_a_fetch_is_kept_once() {
         let gateway = Gateway::stocked(0);
         let refunder = thread::spawn({
             let gateway = gateway.clone();
-            move || gateway.lease.refund(START + 1, 1, 1)
+            move || gateway.lease.refund(START + ms(1), 1, 1)
         });
         let second = TestWaiter::of(1);
         let outcome = gateway.call(&second);
@@ -202,7 +202,7 @@ fn removing_a_lease_loses_no_unit() {
             move || {
                 let waiter = TestWaiter::of(1);
                 let outcome = gateway.call(&waiter);
-                (outcome, gateway.lease.refund(START + 1, 1, 1))
+                (outcome, gateway.lease.refund(START + ms(1), 1, 1))
             }
         });
         let (registry, mut out) = (&gateway.lease.registry, Vec::new());

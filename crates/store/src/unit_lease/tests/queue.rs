@@ -1,5 +1,6 @@
 //! The requests that a reply serves, and their order.
 
+use tidegate_base::time::ms;
 use tidegate_limit::UnitReturn;
 
 use super::*;
@@ -80,9 +81,9 @@ fn the_rest_of_a_partial_grant_is_returned() {
     assert_eq!(expensive.outcome(), Some(WaiterOutcome::CallStore));
     assert_eq!(lease.take(1, 104), None);
     let mut out = Vec::new();
-    registry.sweep(ms(104), |_| true, &mut out);
+    registry.sweep(at_ms(104), |_| true, &mut out);
     let returned: Vec<_> = out.iter().map(|unspent| unspent.to_return).collect();
-    assert_eq!(returned, [UnitReturn { charged_at: START + 999, units: 57 }]);
+    assert_eq!(returned, [UnitReturn { charged_at: START + ms(999), units: 57 }]);
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn a_refused_request_gets_the_stores_own_decision() {
         panic!("{:?}", first.outcome())
     };
     assert_eq!((decision.admitted, decision.remaining), (false, 1));
-    assert_eq!((decision.retry_at, decided_at), (Some(START + 6_000), START + 102));
+    assert_eq!((decision.retry_at, decided_at), (Some(START + ms(6_000)), START + ms(102)));
     assert!(matches!(lease.join(TestWaiter::of(2), 103), JoinOutcome::Fetch(_)));
 }
 
@@ -151,7 +152,7 @@ fn units_that_expire_during_the_fetch_are_returned() {
     assert!(later.is_granted());
     let demand = *fetch.demand();
     assert_eq!((demand.minimum, demand.needed), (3, 3));
-    assert_eq!((demand.returned.units, demand.returned.charged_at), (3, START + 999));
+    assert_eq!((demand.returned.units, demand.returned.charged_at), (3, START + ms(999)));
     assert!(fetch.complete(&reply(3, 40, 1_006)).is_none());
     assert!(first.is_granted());
 }
@@ -165,10 +166,10 @@ fn a_late_reply_serves_the_requests_of_its_fetch() {
     let first = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(first.clone(), 980));
     let later = join_queue(&lease, 1, 1_005);
-    let late = FetchReply { received: ms(1_010), ..reply(5, 50, 990) };
+    let late = FetchReply { received: at_ms(1_010), ..reply(5, 50, 990) };
     let fetch = fetch.complete(&late).expect("the remaining units have expired");
     assert!(
-        matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.charged_at == START + 990)
+        matches!(first.outcome(), Some(WaiterOutcome::Granted(taken)) if taken.charged_at == START + ms(990))
     );
     assert!(later.outcome().is_none());
     assert_eq!(fetch.demand().returned.units, 4);
@@ -182,7 +183,7 @@ fn after_a_failure_the_leases_units_serve_the_queue() {
     let first_cost = 5;
     let fetch = expect_fetch(lease.join(TestWaiter::of(first_cost), 101));
     let others = [2, 2, 1].map(|cost| join_queue(&lease, cost, 101));
-    fetch.fail(RedisFailure::Timeout, ms(102));
+    fetch.fail(RedisFailure::Timeout, at_ms(102));
     let outcomes = others.map(|waiter| waiter.outcome().unwrap());
     assert!(matches!(outcomes[0], WaiterOutcome::Granted(taken) if taken.remaining == 51));
     assert_eq!(outcomes[1], WaiterOutcome::Failed(Some(RedisFailure::Timeout)));
@@ -202,7 +203,7 @@ fn a_fetch_that_was_not_executed_loses_nothing() {
         let lease = stocked(&registry, 3);
         let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_200));
         assert_eq!(fetch.demand().returned.units, 3);
-        fetch.fail(failure, ms(1_201));
+        fetch.fail(failure, at_ms(1_201));
         let stats = registry.stats();
         assert_eq!((stats.outstanding, stats.lost), (3, 0));
         assert_eq!(expect_fetch(lease.join(TestWaiter::of(1), 1_202)).demand().returned.units, 3);

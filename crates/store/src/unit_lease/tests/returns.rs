@@ -1,5 +1,6 @@
 //! Return and discard of units.
 
+use tidegate_base::time::ms;
 use tidegate_base::time::{Millis, StoreTime};
 
 use super::*;
@@ -10,7 +11,7 @@ fn stocked(registry: &Registry, limit: &Arc<Limit>, key: Key, units: u64) -> Tes
 
 fn sweep(registry: &Registry, now_ms: u64) -> Vec<(u64, StoreTime)> {
     let mut out = Vec::new();
-    registry.sweep(ms(now_ms), |_| true, &mut out);
+    registry.sweep(at_ms(now_ms), |_| true, &mut out);
     out.iter().map(|unspent| (unspent.to_return.units, unspent.to_return.charged_at)).collect()
 }
 
@@ -29,7 +30,7 @@ fn idle_units_are_returned_before_their_window_ends() {
     assert_eq!(sweep(&registry, 700 + IDLE_TIMEOUT.as_ms() - 1), []);
     assert_eq!(
         sweep(&registry, 700 + IDLE_TIMEOUT.as_ms()),
-        [(4, START + 999)],
+        [(4, START + ms(999))],
         "the window ends at 60 s"
     );
     assert_eq!(lease.take(1, 701), None);
@@ -43,7 +44,7 @@ fn units_of_an_unreachable_shard_stay_spendable() {
     stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
     for monotonic in [100, 100 + IDLE_TIMEOUT.as_ms(), 100 + REMOVAL_TIMEOUT.as_ms()] {
-        registry.sweep(ms(monotonic), |key| key != KEY, &mut out);
+        registry.sweep(at_ms(monotonic), |key| key != KEY, &mut out);
     }
     let returned: Vec<_> =
         out.iter().map(|unspent| (unspent.key, unspent.to_return.units)).collect();
@@ -51,7 +52,7 @@ fn units_of_an_unreachable_shard_stay_spendable() {
     assert_eq!((registry.stats().entries, registry.stats().outstanding), (1, 5));
     assert!(lease.take(1, 101).is_some());
     assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT.as_ms() - 1), []);
-    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT.as_ms()), [(4, START + 999)]);
+    assert_eq!(sweep(&registry, 101 + IDLE_TIMEOUT.as_ms()), [(4, START + ms(999))]);
 }
 
 #[test]
@@ -59,17 +60,17 @@ fn spendable_counts_units_until_their_sub_window_ends() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(
-        [101, 998, 999].map(|monotonic| registry.spendable(&limit, KEY, ms(monotonic))),
+        [101, 998, 999].map(|monotonic| registry.spendable(&limit, KEY, at_ms(monotonic))),
         [5, 5, 0]
     );
     let waiting = expect_fetch(lease.join(TestWaiter::of(9), 200));
     assert_eq!(
-        [201, 999].map(|monotonic| registry.spendable(&limit, KEY, ms(monotonic))),
+        [201, 999].map(|monotonic| registry.spendable(&limit, KEY, at_ms(monotonic))),
         [5, 0],
         "with a fetch in flight"
     );
     drop(waiting);
-    assert_eq!(registry.spendable(&limit, Key(8), ms(101)), 0);
+    assert_eq!(registry.spendable(&limit, Key(8), at_ms(101)), 0);
     assert_eq!(registry.stats().entries, 1, "a lookup makes no lease");
 }
 
@@ -82,7 +83,7 @@ fn unused_leases_are_removed() {
     assert_eq!(registry.stats().entries, 1);
     sweep(&registry, 100 + REMOVAL_TIMEOUT.as_ms());
     assert_eq!(registry.stats(), LeaseStats { granted: 6, returned: 5, ..LeaseStats::default() });
-    assert!(!lease.refund(START + 100, 1, 101));
+    assert!(!lease.refund(START + ms(100), 1, 101));
     assert_eq!(lease.take(1, 101), None);
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 20_000));
     assert_eq!(registry.stats().entries, 1);
@@ -102,7 +103,7 @@ fn units_refunded_after_the_lease_was_removed_are_returned() {
         KEY,
         taken.charged_at,
         1,
-        ms(102 + REMOVAL_TIMEOUT.as_ms())
+        at_ms(102 + REMOVAL_TIMEOUT.as_ms())
     ));
     assert_eq!(sweep(&registry, 102 + REMOVAL_TIMEOUT.as_ms()), [(1, taken.charged_at)]);
     registry.drain(&mut Vec::new());
@@ -112,7 +113,7 @@ fn units_refunded_after_the_lease_was_removed_are_returned() {
             Key(8),
             taken.charged_at,
             1,
-            ms(103 + REMOVAL_TIMEOUT.as_ms())
+            at_ms(103 + REMOVAL_TIMEOUT.as_ms())
         ),
         "the registry is closed"
     );
@@ -125,7 +126,7 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
     stocked(&registry, &limit, Key(KEY.0 + 1), 0);
     for monotonic in [100, 100 + REMOVAL_TIMEOUT.as_ms()] {
         let mut out = Vec::new();
-        registry.sweep(ms(monotonic), |_| false, &mut out);
+        registry.sweep(at_ms(monotonic), |_| false, &mut out);
         assert!(out.is_empty());
     }
     assert_eq!(registry.stats().entries, 1);
@@ -147,17 +148,20 @@ fn units_of_one_quota_are_not_spent_under_another() {
     ] {
         let new = Arc::new(Limit { quota, ..Limit::clone(&old) });
         assert_eq!(LeaseKey::of(&new, KEY).record, LeaseKey::of(&old, KEY).record);
-        assert_eq!(registry.take(&new, KEY, 1, ms(101)), None);
+        assert_eq!(registry.take(&new, KEY, 1, at_ms(101)), None);
     }
     let reordered = Arc::new(Limit { index: 3, ..Limit::clone(&old) });
-    assert!(registry.take(&reordered, KEY, 1, ms(101)).is_some(), "only the limit's index differs");
+    assert!(
+        registry.take(&reordered, KEY, 1, at_ms(101)).is_some(),
+        "only the limit's index differs"
+    );
 }
 
 #[test]
 fn registry_capacity_is_bounded() {
     let registry = Arc::new(LeaseRegistry::<TestWaiter>::with_capacity(3));
     let limit = limit(LeaseSize::Auto);
-    let join = |key| registry.join(&limit, Key(key << 96), TestWaiter::of(1), ms(100));
+    let join = |key| registry.join(&limit, Key(key << 96), TestWaiter::of(1), at_ms(100));
     let outcomes: Vec<_> = (0..100_u128).map(join).collect();
     let refused =
         outcomes.iter().filter(|outcome| matches!(outcome, JoinOutcome::Unavailable(_))).count();
@@ -177,9 +181,9 @@ fn sweeps_visit_every_lease() {
         stocked(&registry, &limit, Key(key << 96), 2);
     }
     let mut out = Vec::new();
-    registry.sweep(ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
+    registry.sweep(at_ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
     assert!((1..LEASES).contains(&out.len()), "one sweep is bounded: {}", out.len());
-    registry.sweep(ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
+    registry.sweep(at_ms(100 + REMOVAL_TIMEOUT.as_ms()), |_| true, &mut out);
     assert_eq!((out.len(), registry.stats().entries), (LEASES, 0));
 }
 
@@ -211,7 +215,7 @@ fn units_of_a_deleted_record_are_discarded() {
     let other_quota = stocked(&registry, &raised, KEY, 4);
     registry.discard(LeaseKey::of(&limit, KEY).record);
     assert!(lease.take(1, 101).is_none() && other_quota.take(1, 101).is_none());
-    assert!(!lease.refund(START + 100, 1, 101));
+    assert!(!lease.refund(START + ms(100), 1, 101));
     assert!(other.take(1, 101).is_some());
     assert_eq!(registry.stats().discarded, 9);
     // A fetch in flight serves the waiting requests, and the rest is discarded.
@@ -230,17 +234,17 @@ fn a_refunded_unit_can_be_spent_while_its_sub_window_lasts() {
     let (registry, limit) = (registry(), limit(LeaseSize::Units(10)));
     let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 200).unwrap();
-    assert_eq!((taken.charged_at, taken.remaining), (START + 200, 50));
+    assert_eq!((taken.charged_at, taken.remaining), (START + ms(200), 50));
     assert_eq!(lease.take(1, 201), None);
     assert!(lease.refund(taken.charged_at, 1, 300));
     assert!(lease.take(1, 301).is_some());
     assert!(!lease.refund(taken.charged_at, 1, 1_000), "its sub-window has ended");
-    assert!(!lease.refund(START - 1, 1, 301), "charged in an earlier sub-window");
+    assert!(!lease.refund(START - ms(1), 1, 301), "charged in an earlier sub-window");
     // During a fetch, a refunded unit is kept for the queue.
     let waiter = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(waiter.clone(), 302));
     assert!(lease.refund(taken.charged_at, 1, 303));
-    fetch.fail(RedisFailure::Timeout, ms(304));
+    fetch.fail(RedisFailure::Timeout, at_ms(304));
     assert!(waiter.is_granted());
 }
 
@@ -254,7 +258,7 @@ fn a_refund_after_the_idle_return_adds_one_unit() {
     });
     let lease = lease(&registry, &limit, KEY);
     let mut granted = reply(6, 50, 100);
-    granted.grant.spendable_until = START + 60_000;
+    granted.grant.spendable_until = START + ms(60_000);
     assert!(expect_fetch(lease.join(TestWaiter::of(1), 100)).complete(&granted).is_none());
     let taken = lease.take(1, 101).expect("5 units are left");
     assert_eq!(
@@ -263,7 +267,7 @@ fn a_refund_after_the_idle_return_adds_one_unit() {
     );
     let monotonic = 102 + IDLE_TIMEOUT.as_ms();
     let back = registry
-        .refund(&limit, KEY, taken.charged_at, 1, ms(monotonic))
+        .refund(&limit, KEY, taken.charged_at, 1, at_ms(monotonic))
         .expect("its sub-window lasts");
     assert_eq!(back.remaining, taken.remaining + 1);
     assert_eq!(lease.take(1, monotonic).map(|taken| taken.remaining), Some(taken.remaining));
@@ -278,7 +282,7 @@ fn a_unit_is_not_refunded_into_the_next_sub_window() {
     assert!(fetch.complete(&reply(3, 50, 1_001)).is_none());
     assert!(!lease.refund(taken.charged_at, 1, 1_002));
     let snapshot = registry.snapshot(&limit, KEY).unwrap();
-    assert_eq!((snapshot.end, snapshot.remaining), (START + 2_000, 50));
+    assert_eq!((snapshot.end, snapshot.remaining), (START + ms(2_000), 50));
     assert!(lease.take(1, 1_998).is_some());
     assert_eq!(lease.take(1, 1_999), None);
 }
