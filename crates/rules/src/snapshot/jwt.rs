@@ -8,7 +8,6 @@ use tidegate_access::auth::jwt::{
     ClaimRules, JwtKeyType, JwtMethod, JwtVerifier, KeyLocation, KeyServer, KeySet, LiveKeySet,
     MIN_SECRET, RequiredClaim,
 };
-use tidegate_base::time::Millis;
 use tidegate_config::{Config, HeaderRulesConfig, JwksLocation, JwtAlgorithm, JwtConfig};
 use tidegate_identity::KeyPart;
 use tidegate_template::{Template, Variable};
@@ -151,7 +150,7 @@ fn rules(configured: &JwtConfig, prefix: &str, config: &Config) -> ClaimRules {
     ClaimRules {
         issuer: configured.issuer.as_str().into(),
         audiences: boxed(&configured.audiences),
-        leeway: Millis::from_secs(configured.leeway.as_secs()),
+        leeway: configured.leeway.millis(),
         consumer: configured.consumer.0.as_str().into(),
         prefix: prefix.into(),
         plan: configured.plan.as_ref().map(|plan| plan.0.as_str().into()),

@@ -50,6 +50,9 @@ fn the_defaults_are_asymmetric() {
         (&*rules.consumer, rules.leeway, &rules.plan),
         ("sub", Millis::from_secs(30), &None)
     );
+    let precise = compile(&JWT.replace("[a]", "[a], leeway: 500ms"));
+    let method = precise.jwt_methods().next().unwrap();
+    assert_eq!(method.verifier().rules().leeway, Millis::from_ms(500));
     let kept: Vec<&str> = rules.kept.iter().map(|name| &**name).collect();
     assert_eq!(kept, ["b.c", "level", "tenant"], "what the configuration uses");
     assert!(method.keys().is_none(), "no server was asked");
