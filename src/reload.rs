@@ -286,8 +286,7 @@ impl Reloader {
                 self.shared.key_sets.apply(snapshot.jwt_methods());
                 self.shared.acme.apply(snapshot.acme_listeners());
                 last_read.consumers = consumers.stamp;
-                self.shared.consumers.replace(consumers.table);
-                let generation = self.shared.live.replace(snapshot);
+                let generation = self.shared.live.replace(snapshot, consumers.table);
                 self.shared.overrides.rebuild(&self.shared.live);
                 *self.live.lock() = LiveConfig { generation, loaded: Arc::new(loaded) };
                 self.record_outcome(Vec::new());

@@ -187,7 +187,7 @@ pub(super) async fn remove_key(
 
 /// The store, if the consumers are in it.
 fn store(shared: &Shared) -> Option<&ConsumerStore> {
-    shared.consumer_store.as_ref().filter(|_| shared.consumers.load().is_in_store())
+    shared.consumer_store.as_ref().filter(|_| shared.live.consumers().is_in_store())
 }
 
 fn no_store() -> Response {
@@ -222,7 +222,7 @@ fn answer(status: StatusCode, body: impl Serialize) -> Response {
 fn describe(consumer: ConsumerConfig, shared: &Shared) -> ConsumerDescription {
     let ConsumerConfig { name, plan, billing_day, keys, password, labels, disabled } = consumer;
     let mut notes = Vec::new();
-    let unknown = plan.as_deref().filter(|plan| !shared.consumers.load().has_plan(plan));
+    let unknown = plan.as_deref().filter(|plan| !shared.live.consumers().has_plan(plan));
     if let Some(plan) = unknown {
         notes.push(format!(
             "the configuration of this gateway has no plan `{plan}`: the consumer counts as one without a plan"

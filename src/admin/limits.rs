@@ -159,7 +159,7 @@ async fn consumer_of(
     shared: &Shared,
 ) -> Result<Option<OwnedConsumer>, LookupFailed> {
     let Some(name) = query.consumer.as_deref() else { return Ok(None) };
-    let loaded = shared.consumers.load_full();
+    let loaded = shared.live.consumers();
     let looked_up = match &shared.consumer_store {
         Some(store) if loaded.is_in_store() => Some(store.named(name).await?),
         _ => None,

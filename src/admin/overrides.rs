@@ -240,7 +240,7 @@ pub(super) fn describe(own: &Override, shared: &Shared, now: StoreTime) -> Overr
 /// Why an override may apply to no caller: the consumers or plans that this gateway has read lack
 /// its target.
 fn note_of_target(target: &OverrideTarget, shared: &Shared) -> Option<String> {
-    let consumers = shared.consumers.load();
+    let consumers = shared.live.consumers();
     let is_listed = !consumers.is_in_store() && !consumers.is_empty();
     match target {
         OverrideTarget::Consumer(name) if is_listed && consumers.consumer(name).is_none() => {
@@ -264,7 +264,7 @@ fn unknown_consumer(name: &str) -> String {
 async fn note_missing_record(described: &mut OverrideDescription, shared: &Shared) {
     let Some(store) = &shared.consumer_store else { return };
     if let Some(name) = &described.consumer
-        && shared.consumers.load().is_in_store()
+        && shared.live.consumers().is_in_store()
         && let Ok(found) = store.named(name).await
         && found.consumer(name).is_none()
     {

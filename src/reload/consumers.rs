@@ -52,7 +52,7 @@ impl Reloader {
         match read {
             Ok(table) => {
                 let (consumers, keys) = (table.len(), table.key_count());
-                self.shared.consumers.replace(Arc::new(table));
+                self.shared.live.replace_consumers(Arc::new(table));
                 self.record_outcome(Vec::new());
                 tracing::info!(%path, consumers, keys, "the consumers were read again");
             }

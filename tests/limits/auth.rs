@@ -16,6 +16,8 @@ mod jwt;
 mod plans;
 /// Consumers in Redis.
 mod redis_consumers;
+/// Reloads.
+mod reload;
 /// Credentials in outputs.
 mod secrets;
 /// Services that decide.

@@ -42,6 +42,7 @@ use super::{
     consumer_records::{ConsumerRecords, RecordsLookup},
     context::RequestContext,
     passwords::{PendingPassword, TooManyPasswords},
+    rules::WorkerRules,
 };
 
 /// The identity of a request that is known after a wait.
@@ -142,7 +143,7 @@ impl Authenticator {
         if let Some(limit) = max_failures.filter(|_| records.is_none()) {
             self.ensure_not_blocked(request, limit)?;
         }
-        let proof = match self.judge(auth, &presented, &head.fields, records)? {
+        let proof = match self.judge(request.rules(), auth, &presented, &head.fields, records)? {
             Identified::Consumer(consumer) => {
                 request.ledger.consumer = Some(consumer);
                 return Ok(None);
@@ -161,6 +162,7 @@ impl Authenticator {
     /// Finds out what is known of credentials without a wait.
     fn judge(
         &self,
+        rules: &WorkerRules,
         auth: &RouteAuth,
         presented: &PresentedCredentials<'_>,
         fields: &Fields,
@@ -169,12 +171,12 @@ impl Authenticator {
         let max_failures = presented.method.max_failures.as_ref();
         let wrong = |error| refused(error, max_failures.map(Arc::clone));
         let now = self.shared.clock.store_time();
-        let loaded = || ConsumerRecords::Loaded(self.shared.consumers.load());
+        let loaded = || ConsumerRecords::Loaded(rules.consumers());
         let (first, looked_up) = (records.unwrap_or_else(loaded), OnceCell::new());
         let mut records = &first;
         let mut verification = auth.verify(presented, records, now).map_err(wrong)?;
         if let Verification::Stored(query) = verification {
-            match self.records_of(query)? {
+            match self.records_of(rules, query)? {
                 RecordsLookup::Known(found) => records = looked_up.get_or_init(|| found),
                 RecordsLookup::Pending(pending) => {
                     return Ok(Identified::Pending(PendingProof::Record(pending)));
@@ -184,10 +186,10 @@ impl Authenticator {
         }
         Ok(match verification {
             Verification::Consumer(consumer) => {
-                Identified::Consumer(self.with_known_plan(records, consumer).into())
+                Identified::Consumer(records.with_known_plan(rules, consumer).into())
             }
             Verification::Password(mut proof) => {
-                proof.consumer = proof.consumer.map(|own| self.with_known_plan(records, own));
+                proof.consumer = proof.consumer.map(|own| records.with_known_plan(rules, own));
                 match (self.shared.passwords.recall(&proof, &self.shared.clock), proof.consumer) {
                     (Ok(()), Some(consumer)) => Identified::Consumer(consumer.into()),
                     (Ok(()), None) => return Err(wrong(auth.invalid())),
@@ -208,9 +210,9 @@ impl Authenticator {
                 if !records.is_in_store() {
                     return Ok(Identified::Consumer(consumer));
                 }
-                match self.records_of(ConsumerQuery::Name(consumer.view().name))? {
+                match self.records_of(rules, ConsumerQuery::Name(consumer.view().name))? {
                     RecordsLookup::Known(records) => {
-                        let consumer = self.with_record(&records, consumer);
+                        let consumer = records.with_record(rules, consumer);
                         let consumer = consumer.ok_or_else(|| wrong(auth.invalid_token()))?;
                         Identified::Consumer(consumer)
                     }
@@ -289,14 +291,14 @@ impl Authenticator {
             }
             PendingProof::Token(lookup, consumer) => {
                 let records = self.wait_for_records(lookup).await?;
-                let consumer = self.with_record(&records, consumer);
+                let consumer = records.with_record(request.rules(), consumer);
                 let wrong = || self::refused(auth.invalid_token(), max_failures);
                 request.ledger.consumer = Some(consumer.ok_or_else(wrong)?);
                 Ok(None)
             }
             PendingProof::Admission(lookup, admission) => {
                 let records = self.wait_for_records(lookup).await?;
-                self.apply_admission(request, &admission, Some(&records), &refused)?;
+                apply_admission(request, &admission, Some(&records), &refused)?;
                 Ok(None)
             }
         }
@@ -352,36 +354,15 @@ impl Authenticator {
         refusal: &Arc<Unauthenticated>,
     ) -> Result<Option<PendingProof>, GatewayError> {
         let query = admission.consumer.as_deref().map(ConsumerQuery::Name);
-        match query.map(|query| self.records_of(query)).transpose()? {
+        match query.map(|query| self.records_of(request.rules(), query)).transpose()? {
             Some(RecordsLookup::Pending(lookup)) => {
                 Ok(Some(PendingProof::Admission(lookup, admission)))
             }
             Some(RecordsLookup::Known(records)) => {
-                self.apply_admission(request, &admission, Some(&records), refusal).map(|()| None)
+                apply_admission(request, &admission, Some(&records), refusal).map(|()| None)
             }
-            None => self.apply_admission(request, &admission, None, refusal).map(|()| None),
+            None => apply_admission(request, &admission, None, refusal).map(|()| None),
         }
-    }
-
-    /// Records the consumer that a service names, and adds what the service adds to the request.
-    fn apply_admission(
-        &self,
-        request: &mut RequestContext,
-        admission: &ServiceAdmission,
-        records: Option<&ConsumerRecords>,
-        refusal: &Arc<Unauthenticated>,
-    ) -> Result<(), GatewayError> {
-        if let Some((name, records)) = admission.consumer.as_deref().zip(records) {
-            let consumer = self.consumer_in(records, name, admission.plan.as_deref());
-            let Some(consumer) = consumer else {
-                let refused = Arc::clone(refusal);
-                let failed = FailedAuthentication { refused, counted_by: None };
-                return Err(GatewayError::Unauthenticated(Box::new(failed)));
-            };
-            request.ledger.consumer = Some(consumer);
-        }
-        request.head.fields.append(&admission.copied, |_| true);
-        Ok(())
     }
 }
 
@@ -395,4 +376,24 @@ fn refused(error: AuthError, counted_by: Option<Arc<Limit>>) -> GatewayError {
         AuthError::MissingClaims(missing) => GatewayError::MissingClaims(missing),
         AuthError::KeysUnavailable => GatewayError::CannotAuthenticate(AuthOutage::Keys),
     }
+}
+
+/// Records the consumer that a service names, and adds what the service adds to the request.
+fn apply_admission(
+    request: &mut RequestContext,
+    admission: &ServiceAdmission,
+    records: Option<&ConsumerRecords>,
+    refusal: &Arc<Unauthenticated>,
+) -> Result<(), GatewayError> {
+    if let Some((name, records)) = admission.consumer.as_deref().zip(records) {
+        let consumer = records.consumer(request.rules(), name, admission.plan.as_deref());
+        let Some(consumer) = consumer else {
+            let refused = Arc::clone(refusal);
+            let failed = FailedAuthentication { refused, counted_by: None };
+            return Err(GatewayError::Unauthenticated(Box::new(failed)));
+        };
+        request.ledger.consumer = Some(consumer);
+    }
+    request.head.fields.append(&admission.copied, |_| true);
+    Ok(())
 }

@@ -11,7 +11,7 @@ use tidegate_access::auth::{ConsumerQuery, ConsumerTable, certified, is_consumer
 use tidegate_access::consumer_store::{ConsumerLookup, LookupFailed, PendingLookup};
 use tidegate_identity::{Consumer, OwnedConsumer};
 
-use super::authentication::Authenticator;
+use super::{authentication::Authenticator, rules::WorkerRules};
 
 /// The table in which a consumer is, if there is such a consumer.
 pub(super) enum ConsumerRecords {
@@ -47,9 +47,10 @@ impl Authenticator {
     /// The store cannot be read.
     pub(super) fn records_of(
         &self,
+        rules: &WorkerRules,
         query: ConsumerQuery<'_>,
     ) -> Result<RecordsLookup, LookupFailed> {
-        let loaded = self.shared.consumers.load();
+        let loaded = rules.consumers();
         // No record has such a name, and none is needed to refuse it.
         let is_usable = !matches!(query, ConsumerQuery::Name(name) if !is_consumer_name(name));
         if !loaded.is_in_store() || !is_usable {
@@ -74,16 +75,18 @@ impl Authenticator {
         let store = self.shared.consumer_store.as_ref().ok_or(LookupFailed)?;
         store.wait(pending).await.map(ConsumerRecords::Stored)
     }
+}
 
+impl ConsumerRecords {
     /// The consumer called `name`, which needs no credentials and no record; `None` if it is
     /// disabled. `plan` is the one of a consumer without a plan in its record.
-    pub(super) fn consumer_in(
+    pub(super) fn consumer(
         &self,
-        records: &ConsumerRecords,
+        rules: &WorkerRules,
         name: &str,
         plan: Option<&str>,
     ) -> Option<OwnedConsumer> {
-        let consumer = self.with_known_plan(records, certified(name, records)?);
+        let consumer = self.with_known_plan(rules, certified(name, self)?);
         Some(Consumer { plan: consumer.plan.or(plan), ..consumer }.into())
     }
 
@@ -91,10 +94,10 @@ impl Authenticator {
     /// `None` if it is disabled.
     pub(super) fn with_record(
         &self,
-        records: &ConsumerRecords,
+        rules: &WorkerRules,
         consumer: OwnedConsumer,
     ) -> Option<OwnedConsumer> {
-        let record = self.with_known_plan(records, certified(consumer.view().name, records)?);
+        let record = self.with_known_plan(rules, certified(consumer.view().name, self)?);
         let billing_day = record.billing_day;
         let planned = record.plan.map(|plan| consumer.with_plan(plan));
         Some(planned.unwrap_or(consumer).with_billing_day(billing_day))
@@ -105,13 +108,13 @@ impl Authenticator {
     #[inline]
     pub(super) fn with_known_plan<'c>(
         &self,
-        records: &ConsumerRecords,
+        rules: &WorkerRules,
         consumer: Consumer<'c>,
     ) -> Consumer<'c> {
-        match records {
-            ConsumerRecords::Loaded(_) => consumer,
-            ConsumerRecords::Stored(_) => {
-                let loaded = self.shared.consumers.load();
+        match self {
+            Self::Loaded(_) => consumer,
+            Self::Stored(_) => {
+                let loaded = rules.consumers();
                 Consumer { plan: consumer.plan.filter(|plan| loaded.has_plan(plan)), ..consumer }
             }
         }

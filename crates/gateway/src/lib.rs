@@ -123,7 +123,7 @@ use tidegate_access::consumer_store::ConsumerStore;
 use tidegate_access::key_sets::KeySets;
 use tidegate_access::overrides::OverrideStore;
 use tidegate_identity::client::mask_address;
-use tidegate_rules::live::{LiveConsumers, LiveOverrides, LiveSnapshot};
+use tidegate_rules::live::{LiveOverrides, LiveSnapshot};
 use tidegate_rules::plan::Via;
 use tidegate_store::CounterStore;
 use tidegate_system::client_usage::{ClientHandle, ClientTable, ClientUsage, UsageCount};
@@ -143,7 +143,7 @@ const TICKS_PER_POOL_SWEEP: u32 = 10;
 
 /// The state that all threads of a process share.
 pub struct Shared {
-    /// The current configuration.
+    /// The current configuration, with the consumers.
     pub live: LiveSnapshot,
     /// The state of the upstreams: endpoints, health, load.
     pub upstreams: Arc<UpstreamRegistry>,
@@ -179,8 +179,6 @@ pub struct Shared {
     pub inspected_bytes: Arc<UsageCount>,
     /// This process's `Via` entry.
     pub via: Via,
-    /// The current consumers.
-    pub consumers: LiveConsumers,
     /// The current overrides of quotas.
     pub overrides: LiveOverrides,
     /// Where overrides are kept.

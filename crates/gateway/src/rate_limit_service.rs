@@ -40,6 +40,7 @@ use super::{
     draft_response::DraftResponse,
     grpc_streams::{HealthWatch, ReflectionStream, status_now},
     response::Response,
+    rules::WorkerRules,
 };
 
 /// What reflection reports: the services of this listener, and what they import.
@@ -155,7 +156,7 @@ impl Gateway {
         };
         request.ledger.domain = Some(Rc::clone(&domain));
         let names = domain.settings.consumers_of(call);
-        let consumers = self.named_consumers(&names).await?;
+        let consumers = self.named_consumers(request.rules(), &names).await?;
         // A call about several consumers is logged as one of none.
         let logged = agreed_name(&names).and_then(|_| consumers.first().cloned());
         request.ledger.consumer = logged.flatten();
@@ -180,6 +181,7 @@ impl Gateway {
     /// The consumers with these names, each looked up once.
     async fn named_consumers(
         &self,
+        rules: &WorkerRules,
         names: &[Option<&str>],
     ) -> Result<SmallVec<[Option<OwnedConsumer>; 4]>, GrpcError> {
         let mut consumers = SmallVec::<[Option<OwnedConsumer>; 4]>::new();
@@ -187,7 +189,7 @@ impl Gateway {
             let consumer = match (name, names[..index].iter().position(|earlier| earlier == name)) {
                 (_, Some(earlier)) => consumers[earlier].clone(),
                 (None, None) => None,
-                (Some(name), None) => Some(self.named_consumer(name).await?),
+                (Some(name), None) => Some(self.named_consumer(rules, name).await?),
             };
             consumers.push(consumer);
         }
@@ -196,17 +198,24 @@ impl Gateway {
 
     /// The consumer called `name`, with the plan and the billing day of its record. One without a
     /// record has neither.
-    async fn named_consumer(&self, name: &str) -> Result<OwnedConsumer, GrpcError> {
+    async fn named_consumer(
+        &self,
+        rules: &WorkerRules,
+        name: &str,
+    ) -> Result<OwnedConsumer, GrpcError> {
         let unavailable =
             |_| GrpcError::new(GrpcStatus::Unavailable, "the consumers cannot be read");
-        let records =
-            match self.authenticator.records_of(ConsumerQuery::Name(name)).map_err(unavailable)? {
-                RecordsLookup::Known(records) => records,
-                RecordsLookup::Pending(pending) => {
-                    self.authenticator.wait_for_records(pending).await.map_err(unavailable)?
-                }
-            };
-        let found = self.authenticator.consumer_in(&records, name, None);
+        let records = match self
+            .authenticator
+            .records_of(rules, ConsumerQuery::Name(name))
+            .map_err(unavailable)?
+        {
+            RecordsLookup::Known(records) => records,
+            RecordsLookup::Pending(pending) => {
+                self.authenticator.wait_for_records(pending).await.map_err(unavailable)?
+            }
+        };
+        let found = records.consumer(rules, name, None);
         Ok(found.unwrap_or_else(|| Consumer::new(name, None).into()))
     }
 }

@@ -8,12 +8,15 @@ use std::{
 };
 
 use ahash::RandomState;
+use arc_swap::Guard;
 use crossbeam_utils::CachePadded;
 use hashbrown::{HashMap, HashSet};
 use http::HeaderName;
 use smallvec::SmallVec;
+use tidegate_access::auth::ConsumerTable;
 use tidegate_identity::CredentialSource;
 use tidegate_route::ValueSource;
+use tidegate_rules::live::CurrentRules;
 use tidegate_rules::snapshot::{
     Action, LimitPolicy, RateLimitDomain, Route, Snapshot, counted_headers,
 };
@@ -27,6 +30,8 @@ use crate::metrics::{LimitCounters, PlanCounters, RouteCounters, UpstreamCounter
 /// A snapshot with a worker's state. A request uses the same one to its end, even across a reload.
 pub(super) struct WorkerRules {
     pub(super) snapshot: Arc<Snapshot>,
+    /// The snapshot, with its consumers.
+    current: Arc<CurrentRules>,
     /// One for each route, in the snapshot's order.
     pub(super) routes: Vec<Rc<WorkerRoute>>,
     /// The counters of requests without a route.
@@ -119,7 +124,8 @@ impl RulesCache {
 
 impl WorkerRules {
     fn new(shared: &Shared, metrics: &WorkerMetrics, pools: &Rc<PoolTable>) -> Self {
-        let snapshot = shared.live.snapshot();
+        let current = shared.live.rules();
+        let snapshot = Arc::clone(&current.snapshot);
         let balancers = snapshot.upstreams.iter().map(|upstream| {
             let UpstreamKind::Servers(_) = &upstream.kind else { return None };
             let state = shared.upstreams.get(&upstream.name)?;
@@ -143,6 +149,7 @@ impl WorkerRules {
         let domains = domains.collect();
         let rules = Self {
             snapshot,
+            current,
             domains,
             routes,
             unrouted: metrics.route(""),
@@ -151,6 +158,12 @@ impl WorkerRules {
         };
         rules.prune(metrics);
         rules
+    }
+
+    /// The snapshot's consumers, for the time of a lookup.
+    #[inline]
+    pub(super) fn consumers(&self) -> Guard<Arc<ConsumerTable>> {
+        self.current.consumers.load()
     }
 
     /// The domain of this name.

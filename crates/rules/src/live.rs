@@ -1,5 +1,5 @@
-//! What changes at run time: [`LiveSnapshot`], the compiled configuration of new requests,
-//! [`LiveConsumers`] and [`LiveOverrides`].
+//! What changes at run time: [`LiveSnapshot`], the compiled configuration of new requests with its
+//! consumers, and [`LiveOverrides`].
 
 use std::sync::{
     Arc,
@@ -13,18 +13,29 @@ use tidegate_access::overrides::{OverrideId, OverrideSet};
 
 use crate::snapshot::{OverrideTable, Snapshot};
 
-/// The current [`Snapshot`] and its generation. A worker checks the generation for every request,
+/// A snapshot and its consumers. A request that keeps an older snapshot keeps the consumers whose
+/// plans are in it: with newer ones it could be admitted by neither configuration.
+#[derive(Debug)]
+pub struct CurrentRules {
+    /// The snapshot.
+    pub snapshot: Arc<Snapshot>,
+    /// The consumers, which change more often, and alone.
+    pub consumers: LiveConsumers,
+}
+
+/// The current [`Snapshot`] with its consumers, and its generation. A worker checks the generation for every request,
 /// which is one atomic load, and loads the snapshot only after a change.
 #[derive(Debug)]
 pub struct LiveSnapshot {
-    snapshot: ArcSwap<Snapshot>,
+    rules: ArcSwap<CurrentRules>,
     generation: AtomicU64,
 }
 
 impl LiveSnapshot {
-    /// Starts with `snapshot` as generation 1.
-    pub fn new(snapshot: Snapshot) -> Self {
-        Self { snapshot: ArcSwap::from_pointee(snapshot), generation: AtomicU64::new(1) }
+    /// Starts with `snapshot` and `consumers` as generation 1.
+    pub fn new(snapshot: Snapshot, consumers: Arc<ConsumerTable>) -> Self {
+        let rules = ArcSwap::from_pointee(CurrentRules::new(snapshot, consumers));
+        Self { rules, generation: AtomicU64::new(1) }
     }
 
     /// The generation of the current snapshot: 1 at the start, 1 more after each reload.
@@ -33,43 +44,49 @@ impl LiveSnapshot {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The current snapshot.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
+    /// The current snapshot and its consumers, for a request.
+    pub fn rules(&self) -> Arc<CurrentRules> {
+        self.rules.load_full()
     }
 
-    /// Replaces the snapshot and returns the new generation. Requests in flight keep the old
-    /// snapshot.
-    pub fn replace(&self, snapshot: Snapshot) -> u64 {
-        self.snapshot.store(Arc::new(snapshot));
+    /// The current snapshot.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.rules.load().snapshot)
+    }
+
+    /// The current consumers.
+    pub fn consumers(&self) -> Arc<ConsumerTable> {
+        self.rules.load().consumers.0.load_full()
+    }
+
+    /// Replaces the consumers of the current snapshot. Two replacements must not be made at a time.
+    pub fn replace_consumers(&self, consumers: Arc<ConsumerTable>) {
+        self.rules.load().consumers.0.store(consumers);
+    }
+
+    /// Replaces the snapshot and its consumers, and returns the new generation. Requests in flight
+    /// keep the old ones.
+    pub fn replace(&self, snapshot: Snapshot, consumers: Arc<ConsumerTable>) -> u64 {
+        self.rules.store(Arc::new(CurrentRules::new(snapshot, consumers)));
         self.generation.fetch_add(1, Ordering::Release) + 1
     }
 }
 
-/// The current consumers. They are no part of the snapshot, because they change more often, and
-/// alone.
-#[derive(Debug, Default)]
+impl CurrentRules {
+    fn new(snapshot: Snapshot, consumers: Arc<ConsumerTable>) -> Self {
+        let consumers = LiveConsumers(ArcSwap::new(consumers));
+        Self { snapshot: Arc::new(snapshot), consumers }
+    }
+}
+
+/// The consumers of a snapshot.
+#[derive(Debug)]
 pub struct LiveConsumers(ArcSwap<ConsumerTable>);
 
 impl LiveConsumers {
-    /// Starts with `consumers`.
-    pub fn new(consumers: Arc<ConsumerTable>) -> Self {
-        Self(ArcSwap::new(consumers))
-    }
-
     /// The current consumers, for the time of a lookup.
     pub fn load(&self) -> Guard<Arc<ConsumerTable>> {
         self.0.load()
-    }
-
-    /// The current consumers, for a longer time.
-    pub fn load_full(&self) -> Arc<ConsumerTable> {
-        self.0.load_full()
-    }
-
-    /// Replaces the consumers.
-    pub fn replace(&self, consumers: Arc<ConsumerTable>) {
-        self.0.store(consumers);
     }
 }
 
