@@ -1,9 +1,8 @@
 use std::{collections::BTreeMap, fmt::Write, fs};
 use testkit::commands::run;
-use tidegate::clock::ms;
 
 use testkit::{client::Client, gateway::Gateway, random::SplitMix64, upstream::Upstream};
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use testkit::log_lines::read_lines;
 

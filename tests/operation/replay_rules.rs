@@ -1,10 +1,9 @@
 //! Each algorithm, refunds, tiers and shadow limits, live and in replay.
 
 use std::{fs, io::Write};
-use tidegate::clock::ms;
 
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use testkit::commands::run;
 use testkit::log_lines::read_lines;

@@ -262,12 +262,7 @@ impl InspectedBody {
 
     /// Checks what has arrived after the decision.
     fn check_rest(&self) -> Result<(), UnreadableBody> {
-        self.scanner.check()?;
-        let late = self.scanner.found() & !self.decided & self.estimates;
-        // A client could hide a larger number behind the bytes that are read ahead. Without a first
-        // one, what is charged does not depend on it.
-        let is_estimated = self.decided & self.estimates != 0;
-        if late != 0 && is_estimated { Err(UnreadableBody::Rest) } else { Ok(()) }
+        Inspection::check_rest(&self.scanner, self.decided, self.estimates)
     }
 }
 

@@ -197,11 +197,11 @@ impl JsonScanner {
             ScanState::SkipScalar => self.skip_scalar(rest),
             ScanState::Text | ScanState::SkipText => self.skip_text(rest),
             ScanState::Name => self.read_name(rest),
-            ScanState::TextEscape => self.enter(ScanState::Text),
-            ScanState::SkipEscape => self.enter(ScanState::SkipText),
+            ScanState::TextEscape => self.end_escape(rest[0], ScanState::Text),
+            ScanState::SkipEscape => self.end_escape(rest[0], ScanState::SkipText),
             ScanState::NameEscape => {
                 self.keep_name(&rest[..1]);
-                self.enter(ScanState::Name)
+                self.end_escape(rest[0], ScanState::Name)
             }
             ScanState::Number => self.read_number(rest[0]),
             ScanState::Literal => self.read_literal(rest[0]),
@@ -217,6 +217,17 @@ impl JsonScanner {
     fn enter(&mut self, state: ScanState) -> usize {
         self.state = state;
         1
+    }
+
+    /// Handles the byte after a backslash.
+    fn end_escape(&mut self, byte: u8, next: ScanState) -> usize {
+        self.enter(if self.is_escape(byte) { next } else { ScanState::Broken })
+    }
+
+    /// True if `byte` may follow a backslash. Lenient parsers read other ones as they like: `mode\l`
+    /// is `model` in JSON5.
+    fn is_escape(&self, byte: u8) -> bool {
+        self.grammar == Grammar::Lenient || b"\"\\/bfnrtu".contains(&byte)
     }
 
     /// Handles a byte between values and names.
@@ -395,6 +406,10 @@ impl JsonScanner {
                 self.state = if is_value { ScanState::TextEscape } else { ScanState::SkipEscape };
                 return at;
             }
+            if !self.is_escape(bytes[at]) {
+                self.state = ScanState::Broken;
+                return bytes.len();
+            }
             at += 1;
         }
         bytes.len()
@@ -454,6 +469,10 @@ impl JsonScanner {
                 let quoted = [b"\"", &*raw, b"\""].concat();
                 match serde_json::from_slice::<String>(&quoted) {
                     Ok(name) => self.match_name(name.as_bytes()),
+                    Err(_) if self.grammar == Grammar::Strict => {
+                        self.state = ScanState::Broken;
+                        return end + 1;
+                    }
                     Err(_) => self.target = 0,
                 }
             } else {

@@ -141,6 +141,26 @@ fn repeated_and_misspelt_members_are_reported() {
     }
 }
 
+/// In JSON5, a backslash before another character is none, and before a line's end nothing.
+#[test]
+fn escapes_that_only_lenient_parsers_read_are_no_json() {
+    for (body, is_broken) in [
+        (r#"{"a":"\"\\/\b\f\n\r\t\u0061","mode\u006c":"b"}"#, false),
+        (r#"{"mode\l":"b"}"#, true),
+        (r#"{"mod\x65l":"b"}"#, true),
+        ("{\"mo\\\ndel\":\"b\"}", true),
+        (r#"{"a":"\l"}"#, true),
+        (r#"{"a":["\l"]}"#, true),
+        (r#"{"mode\u00zz":"b"}"#, true),
+    ] {
+        for step in [1, 2, 3, 100] {
+            let mut scanner = JsonScanner::new(paths(&["model"]), Grammar::Strict);
+            body.as_bytes().chunks(step).for_each(|piece| scanner.push(piece));
+            assert_eq!(scanner.is_broken(), is_broken, "{body} {step}");
+        }
+    }
+}
+
 #[test]
 fn deep_and_long_texts_need_no_memory() {
     let mut scanner = JsonScanner::new(paths(&["a.b"]), Grammar::Lenient);

@@ -111,10 +111,17 @@ impl Request {
     ) -> Result<RequestMembers, UnreadableBody> {
         Inspection::check_type(fields)?;
         let is_complete = self.body.len() <= inspection.max;
-        let (first, _) = self.body.split_at(inspection.max.min(self.body.len()));
+        let (first, rest) = self.body.split_at(inspection.max.min(self.body.len()));
         let mut scanner = RequestScanner::new(Arc::clone(&inspection.paths));
         scanner.push(first);
-        inspection.members(&scanner, first, is_complete)
+        let members = inspection.members(&scanner, first, is_complete)?;
+        let decided = scanner.found();
+        if !is_complete && decided != 0 {
+            scanner.push(rest);
+            Inspection::check_rest(&scanner, decided, inspection.estimates)?;
+            scanner.check_end()?;
+        }
+        Ok(members)
     }
 
     /// The listener with the URL's scheme and port, if there is one.

@@ -35,6 +35,9 @@ fn a_body_is_decided_as_the_gateway_decides_it() {
         ("X-A: 1", format!(r#"{{"model":"a","text":"{long}"}}"#)),
         ("X-A: 1", format!(r#"{{"text":"{late}","model":"a"}}"#)),
         ("X-A: 1", format!(r#"{{"model":"a","text":"{late}"}}"#)),
+        ("X-A: 1", format!(r#"{{"model":"a","text":"{late}","model":"b"}}"#)),
+        ("X-A: 1", format!(r#"{{"model":"a","text":"{late}","mode\l":"b"}}"#)),
+        ("X-A: 1", format!(r#"{{"model":"a","text":"{late}"}} x"#)),
         ("X-A: 1", String::new()),
         ("Content-Type: text/plain", String::new()),
     ] {
@@ -50,7 +53,7 @@ fn a_body_is_decided_as_the_gateway_decides_it() {
         }
         statuses.push(sent.status);
     }
-    assert_eq!(statuses, [200, 200, 400, 415, 400, 413, 413, 200, 200, 200]);
+    assert_eq!(statuses, [200, 200, 400, 415, 400, 413, 413, 200, 400, 400, 400, 200, 200]);
 }
 
 #[test]

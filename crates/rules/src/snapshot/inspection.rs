@@ -140,6 +140,23 @@ impl Inspection {
         }
     }
 
+    /// Checks what has arrived after the members of the paths `decided`, as bits, were read;
+    /// `estimates` are the paths of estimates.
+    ///
+    /// # Errors
+    /// It is no JSON, has a member twice, or has an estimate.
+    pub fn check_rest(
+        scanner: &RequestScanner,
+        decided: u32,
+        estimates: u32,
+    ) -> Result<(), UnreadableBody> {
+        scanner.check()?;
+        let late = scanner.found() & !decided & estimates;
+        // A client could hide a larger number behind the bytes that are read ahead. Without a first
+        // one, what is charged does not depend on it.
+        if late != 0 && decided & estimates != 0 { Err(UnreadableBody::Rest) } else { Ok(()) }
+    }
+
     /// Members of a body of which only estimates are read: none if nothing can be read of the body.
     ///
     /// # Errors
