@@ -3,7 +3,9 @@
 
 use std::{
     io::{Read, Write},
+    sync::Mutex,
     thread,
+    time::Duration,
 };
 
 use h2::server::Builder;
@@ -30,7 +32,7 @@ routes:
   - {name: get, match: {path: /get, methods: [GET]}, respond: {body: got}}
   - {name: limited, match: {path: /limited}, limits: [once], respond: {body: once}}
   - {name: read, match: {path: /read}, limits: [model], max_inspect: 1KiB, respond: {body: read}}
-  - {name: early, match: {path: /early}, upstream: early}
+  - {name: early, match: {path: /early}, upstream: early, max_body: 30MiB}
 ";
 
 const OWN: [(&str, u16); 8] = [
@@ -110,13 +112,52 @@ fn the_end_of_a_body_in_chunks_is_awaited_for_a_second() {
     }
 }
 
+/// The clock stands: a wait would never end.
+#[test]
+fn a_connection_that_closes_anyway_waits_for_no_chunk() {
+    let clock = Clock::manual(StoreTime::from_unix_ms(1_700_000_000_000));
+    let gateway = Gateway::start_at(&fill(RULES, unused_upstream()), clock);
+    let mut client = Client::connect(gateway.address());
+    client.send("POST /fixed HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+    client.send("Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+    assert_eq!(client.read_response().status, 200);
+}
+
+#[test]
+fn a_request_timeout_bounds_the_wait_for_chunks() {
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
+    let rules = fill(RULES, unused_upstream());
+    let rules = rules.replace("{name: fixed, ", "{name: fixed, request_timeout: 300ms, ");
+    let gateway = Gateway::start_at(&rules, clock);
+    let mut client = Client::connect(gateway.address());
+    client.send("POST /fixed HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+    let (response, took) = gateway.while_time_passes(|| client.read_response());
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    assert!(took < Duration::from_millis(700), "{took:?}");
+}
+
+#[test]
+fn a_stop_waits_for_no_rest_of_an_answered_request() {
+    let clock = Clock::simulated(StoreTime::from_unix_ms(1_700_000_000_000));
+    let gateway = Gateway::start_at(&fill(RULES, unused_upstream()), clock);
+    let mut client = Client::connect(gateway.address());
+    client.send("POST /fixed HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
+    assert_eq!(client.read_response().status, 200);
+    // A client closes when it has read the end.
+    let closing = thread::spawn(move || client.is_closed_or_reset());
+    let took = gateway.stop();
+    assert!(closing.join().expect("no panic"));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
 #[test]
 fn early_responses_of_an_upstream_announce_a_close() {
-    let http1 = Upstream::on_connection(|socket| {
-        let mut head = [0; 1024];
-        let _ = socket.read(&mut head);
+    // Open, and not read: the body stays on its way.
+    let held = Mutex::new(Vec::new());
+    let http1 = Upstream::on_connection(move |socket| {
+        let _ = socket.read(&mut [0; 1024]);
         let _ = socket.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
-        let _ = socket.read_to_end(&mut Vec::new());
+        held.lock().expect("no panic").extend(socket.try_clone());
     });
     let http2 = Http2Upstream::with_handler(Builder::new(), |mut exchange| async move {
         let mut stream = exchange.start(401, &[]);
@@ -126,8 +167,8 @@ fn early_responses_of_an_upstream_announce_a_close() {
         let rules = fill(RULES, [("target", target), ("protocol", protocol.to_owned())]);
         let gateway = Gateway::start(&rules);
         for (framing, body) in [
-            ("Content-Length: 5000000", "x".repeat(5_000_000)),
-            ("Transfer-Encoding: chunked", in_chunks(2_000)),
+            ("Content-Length: 20000000", "x".repeat(20_000_000)),
+            ("Transfer-Encoding: chunked", in_chunks(20_000)),
             ("Content-Length: 5000000\r\nExpect: 100-continue", String::new()),
             ("Transfer-Encoding: chunked\r\nExpect: 100-continue", String::new()),
         ] {

@@ -261,7 +261,7 @@ impl Connection {
             // Boxed, so that other responses do not hold its state.
             return Box::pin(self.tunnel(response)).await;
         }
-        if !matches!(response.content, Content::Stream(_)) && self.input.borrow().awaits_chunks() {
+        if self.may_reach_body_end(&response) {
             // Boxed likewise.
             Box::pin(self.discard_chunks()).await;
         }
@@ -293,20 +293,30 @@ impl Connection {
             && self.state.close_mode() == CloseMode::KeepOpen
     }
 
+    /// True if only the end of a body in chunks, which nothing reads, keeps the connection from
+    /// going on.
+    fn may_reach_body_end(&self, response: &Response) -> bool {
+        !matches!(response.content, Content::Stream(_))
+            && self.input.borrow().awaits_chunks()
+            && response.request.is_persistent()
+            && self.state.close_mode() == CloseMode::KeepOpen
+    }
+
     /// Waits for the end of a body in chunks that nothing reads: with a short one, which is about to
     /// arrive, the connection can go on.
     async fn discard_chunks(&self) {
         self.state.set_wait(Wait::Internal);
-        self.state.set_request_timeout(Some(CHUNKS_TIMEOUT));
+        self.state.shorten_request_timeout(CHUNKS_TIMEOUT);
         self.discard_body().await;
     }
 
     /// Discards the rest of the request's body until its end, [`MAX_DRAINED`] bytes or the deadline
-    /// of the state. True at the end.
+    /// of the state, or a close that is asked for. True at the end.
     async fn discard_body(&self) -> bool {
         let mut left = MAX_DRAINED;
         std::future::poll_fn(|cx| match self.state.expired_deadline() {
             Some(_) => Poll::Ready(false),
+            None if self.state.close_mode() != CloseMode::KeepOpen => Poll::Ready(false),
             None => self.input.borrow_mut().poll_drain_body(&self.socket, &mut left, cx),
         })
         .await

@@ -130,6 +130,15 @@ impl StateCell {
         }
     }
 
+    /// Moves the deadline of the response's head to at most `timeout` from now.
+    pub fn shorten_request_timeout(&self, timeout: Millis) {
+        if let ConnectionState::Request { deadline, wait } = self.state.get() {
+            let sooner = self.deadline(Some(timeout));
+            let deadline = deadline.into_iter().chain(sooner).min();
+            self.set(ConnectionState::Request { deadline, wait });
+        }
+    }
+
     /// The time `timeout` from now. Never earlier, though the coarse clock may lag by one tick.
     fn deadline(&self, timeout: Option<Millis>) -> Option<CoarseTime> {
         let next_tick = self.now().after(COARSE_TICK);
