@@ -186,6 +186,10 @@ impl AuthServices {
             if response.status().is_informational() {
                 return Err(ServiceError::Failed("it switches protocols".to_owned()));
             }
+            if response.status().as_u16() > 599 {
+                let status = response.status().as_u16();
+                return Err(ServiceError::Failed(format!("its status is {status}")));
+            }
             let is_admitted = response.status().is_success();
             let admission = is_admitted.then(|| ServiceAdmission::read(service, &response));
             // Its body is read in any case: a broken answer is none.

@@ -1,7 +1,6 @@
 //! Services that decide who sends a request.
 
 use std::{collections::HashSet, io::Write as _, sync::Mutex};
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, Response, get},
@@ -10,7 +9,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_050_000);
 
@@ -77,6 +76,7 @@ fn sso() -> Upstream {
                 let body = "x".repeat((1 << 20) + 1);
                 format!("HTTP/1.1 200 OK\r\nX-User: ann\r\nContent-Length: {}\r\n\r\n{body}", body.len())
             }
+            Some("999") => "HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n".to_owned(),
             Some("101") => "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n".to_owned(),
             Some("hop") => {
                 "HTTP/1.1 403 Forbidden\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 0\r\n\r\n".to_owned()
@@ -233,7 +233,7 @@ fn a_failed_service_denies_or_admits() {
     };
     let broken = ask(&gateway, "broken");
     assert_eq!((broken.status, broken.text().as_str()), (500, "oops"));
-    for session in ["rubbish", "cut", "hangs", "two", "cut 2xx", "long 2xx", "101"] {
+    for session in ["rubbish", "cut", "hangs", "two", "cut 2xx", "long 2xx", "101", "999"] {
         let refused = ask(&gateway, session);
         assert_eq!((refused.status, refused.number("retry-after")), (503, 1), "{session}");
         assert_eq!(refused.json()["detail"], "the authentication service gave no usable answer");
