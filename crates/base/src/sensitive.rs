@@ -124,8 +124,7 @@ pub fn sensitive_parameters(text: &str) -> Vec<Range<usize>> {
         let name =
             text[..equals].rsplit(|c: char| !c.is_alphanumeric() && !"-_.".contains(c)).next();
         let name = name.unwrap_or_default();
-        let is_parameter = text[..equals - name.len()].ends_with(['?', '&', '#', ';']);
-        if !is_parameter || !is_sensitive_name(name) {
+        if !is_sensitive_name(name) {
             continue;
         }
         let is_end = |c: char| c.is_whitespace() || "&#;\"'`,{}[]".contains(c);

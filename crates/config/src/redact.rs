@@ -108,7 +108,9 @@ impl<'i> QuotedLine<'i> {
         let mut ranges = credential_forms(&line);
         ranges.extend(own.iter().map(|own| own.start..own.start + own.text.len()));
         let is_in_pem = ends_within_pem(before);
-        if is_in_pem || is_rest_of_secret(&line, enclosing) {
+        // The value of a key that stands above, after `?`.
+        let is_explicit_value = line.trim_start().starts_with(':');
+        if is_in_pem || is_explicit_value || is_rest_of_secret(&line, enclosing) {
             ranges.push(line.len() - line.trim_start().len()..line.len());
         }
         let byte = |column| line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
@@ -153,6 +155,11 @@ impl<'i> QuotedLine<'i> {
                 Relation::Elsewhere => hide_whole(shown, text, MIN_ELSEWHERE),
             };
         }
+        let parts = shown.split('`').enumerate().map(|(index, part)| match index % 2 {
+            1 => with_stars(part, Vec::new()),
+            _ => part.to_owned(),
+        });
+        let shown = parts.collect::<Vec<_>>().join("`");
         Shown(truncate(&escape(&mask_forms(&shown))))
     }
 }

@@ -6,7 +6,7 @@ use tidegate_access::auth::{ApiKey, ConsumerTableBuilder};
 use tidegate_config::{ConsumersText, Fault};
 
 use super::parsed::GOOD;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{SecretReading, Snapshot};
 
 /// Each kind of secret whose form betrays it.
 fn secrets() -> [String; 4] {
@@ -301,5 +301,29 @@ fn no_part_of_a_variables_value_is_shown() {
         let read = Snapshot::load_to_serve(Path::new("t.yaml"), text.as_bytes(), &env);
         let faults = read.unwrap().1.consumers.load().unwrap_err().to_string();
         assert!(faults.starts_with("/nonexist/${PW}: the file does not exist"), "{faults}");
+    }
+}
+
+/// The message is no YAML: it has the value as it is.
+#[test]
+fn no_message_has_a_credential_beside_the_name_of_its_header() {
+    const UPSTREAM: &str = "upstreams: {u: {targets: ['http://h:1']}}\n";
+    for text in [
+        "auth: {a: {forward: {to: 'http://h:1/', copy: ['x-api-key=Hu5h-a']}}}",
+        "auth: {a: {forward: {to: 'http://h:1/', request_headers: ['authorization: Bearer Hu5h']}}}",
+        "routes: [{name: a, upstream: u, headers: {response: {remove: ['set-cookie: token=Hu5h']}}}]",
+        "routes: [{name: a, upstream: u, cors: {origins: ['*'], expose: ['x-api-key: Hu5h']}}]",
+        "limits: {a: {quota: 1, window: 1s, key: ['header:x-token=Hu5h']}}",
+        "limits: {a: {quota: 1, window: 1s, cost: 'header:x: password=Hu5h'}}",
+        "consumers:\n  entries:\n  - name: a\n    ? password\n      : 'Hu5h'\n",
+    ] {
+        let text = format!("{UPSTREAM}{text}");
+        let faults = match tidegate_config::parse("t.yaml", &text) {
+            Ok(loaded) => {
+                Snapshot::compile(&loaded, SecretReading::Unread).unwrap_err().to_string()
+            }
+            Err(faults) => faults.to_string(),
+        };
+        assert!(!faults.contains("Hu5h"), "{text}\n{faults}");
     }
 }
