@@ -7,9 +7,9 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use tidegate::clock::ms;
 
 use divan::Bencher;
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Charge, Key, Limit, LimitIdentity},
     clock::StoreTime,

@@ -9,10 +9,10 @@ use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
-use tidegate::clock::ms;
 
 use bloomfilter::Bloom;
 use parking_lot::RwLock;
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     mix::mix64,

@@ -1,13 +1,12 @@
 //! Counts of a replay's decisions by limit, route and caller.
 
-use crate::clock::ms;
 use std::net::IpAddr;
 
 use ahash::RandomState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use crate::clock::StoreTime;
+use crate::clock::{StoreTime, ms};
 
 /// Maximum number of callers in the table. When it is full, the half with the lowest weight is
 /// evicted.

@@ -2,7 +2,6 @@
 //! page, without a script.
 
 use std::{io::Write, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
@@ -11,7 +10,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use crate::devtools::Browser;
 

@@ -1,13 +1,12 @@
 //! A thousand random requests, which the gateway, `explain` and `replay` decide alike.
 
 use std::{collections::BTreeMap, fmt, fs};
-use tidegate::clock::ms;
 
 use serde_json::Value;
 use testkit::{
     client::Client, gateway::Gateway, port::free_port, random::SplitMix64, tls::Authority,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use testkit::commands::run;
 use testkit::log_lines::read_lines;

@@ -1,12 +1,11 @@
 use std::thread;
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
     gateway::Gateway,
     wait::eventually,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const CALLERS: usize = 10_000;

@@ -11,7 +11,6 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, get},
@@ -21,7 +20,7 @@ use testkit::{
     upstream::Upstream,
     wait::{eventually, sleep},
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 const MINUTE: u64 = 60_000;

@@ -4,7 +4,6 @@
 mod redis_outage;
 
 use std::{io::Write, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, Fleet, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -15,7 +14,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

@@ -13,7 +13,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, MEMORY_AND_REDIS, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -24,7 +23,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::{self, Clock, StoreTime, Uptime};
+use tidegate::clock::{self, Clock, StoreTime, Uptime, ms};
 
 /// Arrival time and path of each request at the upstream.
 #[derive(Clone)]

@@ -1,11 +1,10 @@
 use std::{collections::BTreeSet, sync::Mutex, thread};
-use tidegate::clock::ms;
 
 use testkit::{
     backend::{Fleet, MEMORY_AND_TOPOLOGIES, on_all_at_once},
     wait::eventually,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 const QUOTA: u64 = 500;
 const EXCESS: u64 = 200;

@@ -11,8 +11,7 @@ use testkit::{
     wait::sleep,
     yaml::fill,
 };
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 /// The two forms of the headers.
 mod forms;

@@ -8,7 +8,6 @@ mod operator;
 mod parts;
 
 use std::net::SocketAddr;
-use tidegate::clock::ms;
 
 use serde_json::Value;
 use testkit::{
@@ -18,7 +17,7 @@ use testkit::{
     protocol::on_every_protocol,
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 /// The start of the manual clock.
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);

@@ -18,7 +18,6 @@ mod single_gateway;
 mod waiting_room;
 
 use std::{cell::Cell, io::Write};
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Response, get},
@@ -29,7 +28,7 @@ use testkit::{
     wait::eventually,
     yaml::fill,
 };
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 /// The start of the manual clock, 10 s into a minute.
 const START: StoreTime = StoreTime::from_unix_ms(1_700_000_050_000);

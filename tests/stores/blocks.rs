@@ -1,10 +1,10 @@
 //! Blocks: memory against Redis, two gateways, the sums of refusals, lifts and outages.
 
 use std::{sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::redis_server::RedisServer;
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, BlockEffect, Charge, DecisionSource, Key, Limit, LimitIdentity, Verdict},
     clock::{Clock, StoreTime},

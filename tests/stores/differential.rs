@@ -2,11 +2,11 @@
 //! algorithm.
 
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use jiff::civil::Weekday;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},

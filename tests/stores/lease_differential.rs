@@ -1,11 +1,11 @@
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use testkit::{
     redis_server::RedisServer,
     scripts::{ACQUIRE, ScriptCaller},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::Limit,
     clock::StoreTime,

@@ -3,10 +3,10 @@
 //! clock.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use futures_util::future::join_all;
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
+use tidegate::clock::ms;
 use tidegate::{
     charge::Limit,
     clock::{Clock, StoreTime, Uptime},

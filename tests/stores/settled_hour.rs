@@ -2,9 +2,9 @@
 //! point of an hour.
 
 use std::{collections::BTreeMap, sync::Arc};
-use tidegate::clock::ms;
 
 use testkit::{random::SplitMix64, verdict::VerdictExt as _};
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, Charge, Key, Limit, LimitIdentity, StoreDecision},
     clock::{Clock, StoreTime},

@@ -16,13 +16,13 @@ mod returns;
 mod several_quotas;
 
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
     verdict::{OutcomesExt as _, VerdictExt as _},
     wait::eventually_async,
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, LeaseSize, Limit, Verdict},
     clock::{Clock, StoreTime},

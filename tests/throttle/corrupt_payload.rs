@@ -1,8 +1,8 @@
 use std::io::Write as _;
-use tidegate::clock::ms;
 
 use flate2::{Compression, write::GzEncoder};
 use testkit::redis_server::RedisServer;
+use tidegate::clock::ms;
 use tidegate::{
     clock::Clock,
     throttle::{

@@ -1,9 +1,9 @@
 use std::time::Duration;
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer, stalling_proxy::StallingProxy, wait::while_clock_advances,
 };
+use tidegate::clock::ms;
 use tidegate::{clock::Clock, redis::RedisFailure};
 
 use crate::support::{FilterGateway, MINUTE, NOW, geometry, hash_keys};

@@ -12,9 +12,9 @@ use std::{
     rc::Rc,
     sync::Arc,
 };
-use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     throttle::{

@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{options::redis_options, redis_server::RedisServer, wait::eventually_async};
+use tidegate::clock::ms;
 use tidegate::{
     clock::Clock,
     redis::Topology,

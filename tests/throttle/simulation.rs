@@ -8,9 +8,9 @@ use std::{
     cell::{Cell, RefCell},
     sync::Arc,
 };
-use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,

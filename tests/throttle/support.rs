@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{options::redis_options, random::SplitMix64, redis_server::RedisServer};
+use tidegate::clock::ms;
 use tidegate::{
     clock::{Clock, StoreTime},
     redis::{RedisFailure, Topology},

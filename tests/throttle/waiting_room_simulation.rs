@@ -1,8 +1,8 @@
 use std::{cell::Cell, cell::RefCell, rc::Rc, sync::Arc};
-use tidegate::clock::ms;
 
 use futures_util::FutureExt;
 use testkit::{random::SplitMix64, ranks::spearman};
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,

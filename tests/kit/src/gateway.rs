@@ -9,9 +9,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tidegate::clock::ms;
 
 use tempfile::TempDir;
+use tidegate::clock::ms;
 use tidegate::{
     admin::BoundAddress,
     clock::{Clock, instant},

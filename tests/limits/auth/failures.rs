@@ -7,8 +7,7 @@ use testkit::{
     protocol::Protocol,
     upstream::Upstream,
 };
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use super::rules;
 use testkit::api_keys::key;

@@ -1,7 +1,6 @@
 //! Consumers that are kept in Redis, and the admin API that changes them.
 
 use std::{fs, io::Write as _, thread, time::Duration};
-use tidegate::clock::ms;
 
 use aws_lc_rs::hmac;
 use base64::{
@@ -18,6 +17,7 @@ use testkit::{
     wait::{eventually, sleep, timed},
     yaml::fill,
 };
+use tidegate::clock::ms;
 use tidegate::{
     auth::KeyHash,
     clock::{Clock, StoreTime},

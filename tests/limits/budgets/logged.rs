@@ -1,9 +1,8 @@
 use std::{fs, path::Path};
-use tidegate::clock::ms;
 
 use serde_json::{Value, json};
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream, yaml::fill};
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, ms};
 
 use super::{JSON, NOW, plain, responses, scripted};
 use testkit::commands::run;

@@ -1,5 +1,4 @@
 use std::io::Write as _;
-use tidegate::clock::ms;
 
 use bytes::Bytes;
 use h2::server::Builder;
@@ -13,7 +12,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, ms};
 
 use super::{JSON, NOW, chunked, plain, wait_for_used};
 

@@ -1,7 +1,6 @@
 //! Clients that disconnect while their request is delayed: its slot goes to others.
 
 use std::{thread, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{
     backend::{Backend, MEMORY_BY_PROTOCOL_AND_REDIS, on_each},
@@ -12,7 +11,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, ms};
 
 use super::{Arrivals, NOW, fill_upstream, get};
 

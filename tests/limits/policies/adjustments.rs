@@ -7,8 +7,7 @@ use testkit::{
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use super::{NOW, fill_upstream, status_upstream};
 

@@ -5,8 +5,7 @@ use testkit::{
     client::Response,
     yaml::fill,
 };
-use tidegate::clock::Clock;
-use tidegate::clock::ms;
+use tidegate::clock::{Clock, ms};
 
 use super::{NOW, fill_upstream, status_upstream};
 

@@ -1,14 +1,13 @@
 //! The two forms of the headers; how they go with the upstream's own headers, and with CORS.
 
 use std::io::Write as _;
-use tidegate::clock::ms;
 
 use testkit::{
     backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once},
     upstream::Upstream,
     yaml::fill,
 };
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, ms};
 
 use super::{NOW, advertised};
 

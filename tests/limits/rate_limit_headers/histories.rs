@@ -5,8 +5,7 @@ use testkit::{
     random::SplitMix64,
     yaml::fill,
 };
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use super::{AdvertisedLimit, NOW, advertised};
 

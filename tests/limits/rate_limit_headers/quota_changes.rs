@@ -1,8 +1,7 @@
 //! Reloads that change a quota: the usage stays, and the headers are exact.
 
 use testkit::backend::{MEMORY_BY_PROTOCOL_AND_TOPOLOGIES, on_all_at_once};
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use super::{NOW, advertised, advertised_unchecked};
 

@@ -6,8 +6,7 @@ use testkit::{
     client::Response,
     yaml::fill,
 };
-use tidegate::clock::ms;
-use tidegate::clock::{Clock, StoreTime};
+use tidegate::clock::{Clock, StoreTime, ms};
 
 use super::NOW;
 

@@ -1,7 +1,6 @@
 //! What has happened: hits that are reported late, and hits that are given back.
 
 use std::time::Duration;
-use tidegate::clock::ms;
 
 use prost::Message;
 use testkit::{
@@ -14,6 +13,7 @@ use testkit::{
     wait::{eventually, sleep},
     yaml::{fill, without_indentation},
 };
+use tidegate::clock::ms;
 use tidegate::{
     clock::Clock,
     grpc::frame_message,

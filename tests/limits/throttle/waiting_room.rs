@@ -1,13 +1,13 @@
 //! The waiting room: users enter in the order of their arrival, and a ticket admits no other user.
 
 use std::io::Write;
-use tidegate::clock::ms;
 
 use testkit::{
     client::{Client, Response, get},
     redis_server::RedisServer,
     yaml::fill,
 };
+use tidegate::clock::ms;
 
 use super::{START, ThrottleFleet, api};
 use testkit::api_keys::{hash, key};

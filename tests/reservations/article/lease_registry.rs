@@ -1,9 +1,9 @@
 //! The gateway's lease registry on a simple store, one step at a time.
 
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use parking_lot::Mutex;
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Key, LeaseSize, Limit, LimitIdentity},
     clock::MonotonicTime,

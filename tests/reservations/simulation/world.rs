@@ -8,10 +8,10 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
     sync::Arc,
 };
-use tidegate::clock::ms;
 
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
+use tidegate::clock::ms;
 use tidegate::{
     charge::Limit,
     clock::MonotonicTime,

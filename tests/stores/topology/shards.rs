@@ -1,5 +1,4 @@
 use std::{sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{
     options::redis_options,
@@ -7,6 +6,7 @@ use testkit::{
     redis_topology::{primary, replica_of, replicate},
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, DecisionSource, Key, Limit, OnFailure},
     clock::Clock,

@@ -1,10 +1,10 @@
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
     verdict::{OutcomesExt as _, VerdictExt as _},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Key, Limit},
     clock::{Clock, StoreTime},

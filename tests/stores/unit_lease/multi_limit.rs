@@ -1,11 +1,11 @@
 use std::{sync::Arc, time::Duration};
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Adjustment, Charge, DecisionSource, Limit, OnFailure},
     clock::Clock,

@@ -1,11 +1,11 @@
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
     wait::{TIMEOUT, eventually_async, while_clock_advances},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::{Limit, OnFailure},
     limit::{Millis, Quota},

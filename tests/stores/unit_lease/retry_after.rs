@@ -1,7 +1,7 @@
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
+use tidegate::clock::ms;
 use tidegate::{
     charge::Limit,
     clock::Clock,

@@ -1,11 +1,11 @@
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::{
     redis_server::RedisServer,
     verdict::VerdictExt as _,
     wait::{TIMEOUT, eventually_async},
 };
+use tidegate::clock::ms;
 use tidegate::{
     charge::Limit,
     clock::Clock,

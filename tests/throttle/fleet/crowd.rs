@@ -1,10 +1,9 @@
 //! The users of a simulated fleet: each request goes to any gateway.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
-use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
-use tidegate::clock::StoreTime;
+use tidegate::clock::{StoreTime, ms};
 
 use super::TOKENS_A_MINUTE;
 

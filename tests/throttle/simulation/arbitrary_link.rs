@@ -1,9 +1,9 @@
 //! A link with arbitrary replies, which lose no token.
 
 use std::sync::Arc;
-use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,

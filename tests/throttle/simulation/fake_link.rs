@@ -4,9 +4,9 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
 };
-use tidegate::clock::ms;
 
 use testkit::random::SplitMix64;
+use tidegate::clock::ms;
 use tidegate::{
     clock::StoreTime,
     redis::RedisFailure,

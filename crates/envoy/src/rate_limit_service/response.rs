@@ -171,11 +171,10 @@ fn clamp(number: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use tidegate_charge::{DecisionSource, LimitIdentity};
-    use tidegate_limit::{Algorithm, Decision, Quota};
+    use tidegate_limit::{Algorithm, Decision, Quota, ms};
     use tidegate_system::clock::StoreTime;
 
     use super::*;
-    use tidegate_limit::ms;
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_800_000_000_000);
 

@@ -1,8 +1,7 @@
-use crate::ms;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Algorithm;
+use crate::{Algorithm, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

@@ -1,11 +1,10 @@
 //! Clocks that are set back: the permits of a live request count exactly once.
 
-use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
 use super::*;
-use crate::Algorithm;
+use crate::{Algorithm, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

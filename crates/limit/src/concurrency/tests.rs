@@ -1,11 +1,10 @@
 //! Permits: never more than the quota, released once, and free again when their lease ends.
 
-use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
 use super::*;
-use crate::Algorithm;
+use crate::{Algorithm, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

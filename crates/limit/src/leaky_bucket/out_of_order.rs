@@ -1,11 +1,10 @@
 //! Refunds in any order, by many gateways.
 
-use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
 use super::*;
-use crate::{Algorithm, AlgorithmState, Change};
+use crate::{Algorithm, AlgorithmState, Change, ms};
 
 const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

@@ -1,11 +1,10 @@
 //! The bounds of the sliding window and its decisions, on random histories.
 
-use crate::ms;
 use proptest::prelude::*;
 use tidegate_base::time::StoreTime;
 
 use super::*;
-use crate::Algorithm;
+use crate::{Algorithm, ms};
 
 /// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last,
 /// cost).

@@ -258,11 +258,11 @@ impl OverridesAt {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tidegate_base::time::ms;
     use tidegate_config as config;
 
     use super::*;
     use crate::snapshot::SecretReading;
-    use tidegate_base::time::ms;
 
     /// Limits whose quotas depend on more than a number, and one with a candidate.
     const RULES: &str = "

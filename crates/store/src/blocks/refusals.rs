@@ -109,12 +109,11 @@ impl RefusalCounts {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_base::time::StoreTime;
+    use tidegate_base::time::{StoreTime, ms};
     use tidegate_charge::{DecisionSource, LimitIdentity};
     use tidegate_limit::{Algorithm, Decision, Millis, Quota};
 
     use super::*;
-    use tidegate_base::time::ms;
 
     const NOW: StoreTime = StoreTime::from_unix_ms(1_700_000_000_000);
 

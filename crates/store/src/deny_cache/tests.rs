@@ -1,10 +1,9 @@
 //! Compares the cache with an unbounded one, and with the decisions of a store.
 
 use std::{collections::BTreeMap, sync::Arc};
-use tidegate_base::time::ms;
 
 use proptest::prelude::*;
-use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime, ms};
 use tidegate_charge::{Key, LeaseSize, LimitIdentity};
 use tidegate_limit::{Algorithm, AlgorithmState, Quota};
 

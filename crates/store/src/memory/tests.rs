@@ -8,11 +8,10 @@ use std::sync::{
     Arc, Barrier,
     atomic::{AtomicU64, Ordering},
 };
-use tidegate_base::time::ms;
 
 use proptest::prelude::*;
 use tidegate_base::mix::SplitMix;
-use tidegate_base::time::{Millis, StoreTime};
+use tidegate_base::time::{Millis, StoreTime, ms};
 use tidegate_charge::LimitIdentity;
 use tidegate_limit::Quota;
 

@@ -6,10 +6,9 @@ mod queue;
 mod returns;
 
 use std::sync::Arc;
-use tidegate_base::time::ms;
 
 use parking_lot::Mutex;
-use tidegate_base::time::{Millis, MonotonicTime, StoreTime};
+use tidegate_base::time::{Millis, MonotonicTime, StoreTime, ms};
 use tidegate_charge::{Key, LeaseSize, Limit, LimitIdentity};
 use tidegate_limit::{Algorithm, Decision, Grant, Quota};
 use tidegate_redis::RedisFailure;

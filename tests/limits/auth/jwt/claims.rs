@@ -1,12 +1,11 @@
 use std::time::Duration;
-use tidegate::clock::ms;
 
 use serde_json::json;
 use testkit::client::{Client, get};
 use testkit::gateway::Gateway;
 use testkit::upstream::Upstream;
 use testkit::wait::eventually;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, ms};
 
 use super::{Issued, KeyAnswer, KeyHost, START, bearer, rules, token};
 

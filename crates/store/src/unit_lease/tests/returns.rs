@@ -1,7 +1,6 @@
 //! Return and discard of units.
 
-use tidegate_base::time::ms;
-use tidegate_base::time::{Millis, StoreTime};
+use tidegate_base::time::{Millis, StoreTime, ms};
 
 use super::*;
 
