@@ -7,9 +7,7 @@ use tidegate_charge::{Charge, Key, Limit};
 use tidegate_identity::address_key;
 use tidegate_rules::error::{BlockedAddress, GatewayError};
 
-use super::{
-    authentication::Authenticator, blocked_addresses::BlockedKey, context::RequestContext,
-};
+use super::{authenticator::Authenticator, blocked_addresses::BlockedKey, context::RequestContext};
 
 impl Authenticator {
     /// Counts wrong credentials for the client's address; returns the error for the client.

@@ -16,10 +16,9 @@
 //! consumers take a wait ([`PendingIdentity`]). The rest of the checks follows it, in the same
 //! order.
 
-use std::{cell::OnceCell, rc::Rc, sync::Arc};
+use std::{cell::OnceCell, sync::Arc};
 
 use http::StatusCode;
-use tidegate_access::auth::jwt::TokenCache;
 use tidegate_access::auth::{
     AuthContext, AuthCredentials, AuthError, ConsumerQuery, ForwardAuth, PresentedCredentials,
     ProofDigest, RouteAuth, ServiceFailure, Unauthenticated, Verification,
@@ -30,15 +29,12 @@ use tidegate_charge::Limit;
 use tidegate_http1::{FieldSink as _, Fields};
 use tidegate_identity::OwnedConsumer;
 use tidegate_rules::error::{AuthOutage, FailedAuthentication, GatewayError};
-use tidegate_store::StoreHandle;
 use tidegate_system::client_usage::HeldReply;
-use tidegate_system::clock::CoarseClock;
 
 use super::{
-    Peer, Shared,
-    auth_service::{
-        AuthServices, ConnectionSharing, ServiceAdmission, ServiceAnswer, ServiceError, question,
-    },
+    Peer,
+    auth_service::{ConnectionSharing, ServiceAdmission, ServiceAnswer, ServiceError, question},
+    authenticator::Authenticator,
     consumer_records::{ConsumerRecords, RecordsLookup},
     context::RequestContext,
     passwords::{PendingPassword, TooManyPasswords},
@@ -81,29 +77,7 @@ impl PendingIdentity {
     }
 }
 
-/// Finds out who sends the requests of a worker.
-pub(super) struct Authenticator {
-    pub(super) shared: Arc<Shared>,
-    /// Counts the failures of addresses.
-    pub(super) store: Rc<StoreHandle>,
-    /// Connections to services that authenticate requests.
-    services: AuthServices,
-    /// The signed tokens that were verified.
-    tokens: TokenCache,
-    coarse_clock: CoarseClock,
-}
-
 impl Authenticator {
-    /// The authenticator of the current worker.
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        store: Rc<StoreHandle>,
-        coarse_clock: CoarseClock,
-    ) -> Self {
-        let (services, tokens) = (AuthServices::default(), TokenCache::new());
-        Self { shared, store, services, tokens, coarse_clock }
-    }
-
     /// Finds out who sends the request, and records it in its ledger. Charges nothing. Returns what
     /// is still to be verified, if that takes a wait.
     ///

@@ -11,7 +11,7 @@ use tidegate_access::auth::{ConsumerQuery, ConsumerTable, certified, is_consumer
 use tidegate_access::consumer_store::{ConsumerLookup, LookupFailed, PendingLookup};
 use tidegate_identity::{Consumer, OwnedConsumer};
 
-use super::{authentication::Authenticator, rules::WorkerRules};
+use super::{authenticator::Authenticator, rules::WorkerRules};
 
 /// The table in which a consumer is, if there is such a consumer.
 pub(super) enum ConsumerRecords {

@@ -24,7 +24,7 @@
 //!   upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](tidegate_rules::plan::decide), and the
 //!   checks before the limits; `completion.rs`: the decision's second half.
-//! - `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends a request;
+//! - `authenticator.rs`, `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends a request;
 //!   addresses that sent too many wrong credentials.
 //! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a
@@ -53,6 +53,7 @@ mod admission;
 mod auth_failures;
 mod auth_service;
 mod authentication;
+mod authenticator;
 mod background;
 mod blocked_addresses;
 mod call_charges;
@@ -106,7 +107,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    admission::WorkerThrottle, authentication::Authenticator, charging::Charger, date::DateCache,
+    admission::WorkerThrottle, authenticator::Authenticator, charging::Charger, date::DateCache,
     ledger::AccessLogger, mirror::Mirrors, request_id::RequestIds, rules::RulesCache,
 };
 pub use self::{
