@@ -171,7 +171,7 @@ fn an_upload_that_becomes_too_long_can_end_after_its_refusal() {
     raw.frame(kind::DATA, 0, 1, b"longer than ten bytes");
     assert_eq!(raw.outcome(1), Outcome::Status(413));
     read_response(&mut raw, 1);
-    assert_eq!(upload(&mut raw, DISCARDED).reset, None);
+    assert_eq!(upload(&mut raw, DISCARDED - PART.len()).reset, None);
     raw.frame(kind::DATA, END_STREAM, 1, &[]);
     assert_eq!(resets(&mut raw), []);
 }
