@@ -259,8 +259,10 @@ fn reloads_lose_no_request() {
     let edge = Edge::start(&page, &application, service_of(&gateway), deny_undecided);
     assert_all_admitted(&statuses_during(&edge, || {
         for n in 0..20 {
+            let before = application.request_count();
             let quota = format!("quota: {},", 100 + n);
             gateway.reload(&rules.replace("quota: 100,", &quota)).expect("a reload");
+            eventually("requests go on", || application.request_count() > before + 1);
         }
     }));
 }
