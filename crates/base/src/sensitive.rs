@@ -112,8 +112,8 @@ pub fn mask_login(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The ranges of parameter values in `text`, such as a query or a fragment, that may be
-/// credentials. None overlaps another.
+/// The ranges of values in `text` that may be credentials: each follows a sensitive name and `=`, as
+/// in a query, a fragment, or the field of a header. None overlaps another.
 pub fn sensitive_parameters(text: &str) -> Vec<Range<usize>> {
     let mut values: Vec<Range<usize>> = Vec::new();
     for (equals, _) in text.match_indices('=') {

@@ -41,7 +41,7 @@
 //! ```
 //!
 //! ```compile_fail,E0308
-//! # use tidegate_base::time::{Millis, StoreTime};
+//! # use tidegate_base::time::StoreTime;
 //! let wait: u64 = StoreTime::ZERO.since(StoreTime::ZERO);
 //! ```
 //!

@@ -55,7 +55,7 @@ impl fmt::Display for CalendarUnit {
 }
 
 impl WindowConfig {
-    /// Its length. Of a calendar, that of the longest window, without changes of the clocks.
+    /// The length of the window. For a calendar: the longest one, without changes of the clocks.
     pub fn millis(self) -> Millis {
         const HOUR: Millis = Millis::from_mins(60);
         match self {

@@ -24,8 +24,8 @@
 //!   upstream.
 //! - `checks.rs`: executes the decision of [`plan::decide`](tidegate_rules::plan::decide), and the
 //!   checks before the limits; `completion.rs`: the decision's second half.
-//! - `authenticator.rs`, `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends a request;
-//!   addresses that sent too many wrong credentials.
+//! - `authenticator.rs`, `authentication.rs`, `auth_failures.rs`, `blocked_addresses.rs`: who sends
+//!   a request; addresses that sent too many wrong credentials.
 //! - `consumer_records.rs`: the records of consumers, loaded or looked up in Redis.
 //! - `passwords.rs`, `auth_service.rs`: verification of passwords; services that decide who sends a
 //!   request.

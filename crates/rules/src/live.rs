@@ -23,8 +23,8 @@ pub struct CurrentRules {
     pub consumers: LiveConsumers,
 }
 
-/// The current [`Snapshot`] with its consumers, and its generation. A worker checks the generation for every request,
-/// which is one atomic load, and loads the snapshot only after a change.
+/// The current [`Snapshot`] with its consumers, and its generation. A worker checks the generation
+/// for every request, which is one atomic load, and loads the snapshot only after a change.
 #[derive(Debug)]
 pub struct LiveSnapshot {
     rules: ArcSwap<CurrentRules>,

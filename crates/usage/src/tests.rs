@@ -141,7 +141,7 @@ fn repeated_and_misspelt_members_are_reported() {
     }
 }
 
-/// In JSON5, a backslash before another character is none, and before a line's end nothing.
+/// JSON5 drops a backslash before any other character, and a backslash with the end of a line.
 #[test]
 fn escapes_that_only_lenient_parsers_read_are_no_json() {
     for (body, is_broken) in [

@@ -116,8 +116,8 @@ impl Inspection {
     /// `is_complete` if the body has no others. An empty body has none.
     ///
     /// # Errors
-    /// The body is no JSON, a member can be read in more than one way, or one by which requests
-    /// are counted is not within the first bytes.
+    /// The body is not JSON, a member can be read in more than one way, or a member that a limit
+    /// counts by is not within the first bytes.
     pub fn members(
         &self,
         scanner: &RequestScanner,
